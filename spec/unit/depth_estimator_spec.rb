@@ -24,9 +24,19 @@ RSpec.describe Candle::DepthEstimator do
     end
   end
 
+  it "runs as pipelines of its name" do
+    photo = File.join(images, "photo.png")
+    expect(Candle.pipeline("depth-estimation", folder).call(photo)[:depth].size).to eq([88, 66])
+    found = Candle.pipeline("zero-shot-object-detection", TinyModels.path("owlvit")).call(photo, ["a tower"])
+    expect(found.map { |thing| thing[:label] }.uniq).to eq(["a tower"])
+    parts = Candle.pipeline("image-segmentation", TinyModels.path("segformer")).call(photo)
+    expect(parts.first.keys).to eq(%i[label score mask])
+  end
+
   it "takes one image or several", :gc_stress do
     photo = File.join(images, "photo.png")
-    expect(estimator.estimate(photo)[:predicted_depth].to_a).to eq(estimator.estimate([photo]).first[:predicted_depth].to_a)
+    one, several = [photo, [photo]].map { |input| [estimator.estimate(input)].flatten.first[:predicted_depth].to_a }
+    expect(one).to eq(several)
     expect(estimator.estimate([])).to eq([])
     expect(estimator.warm_up).to be(estimator)
     expect(Candle::ModelKind.of(folder)).to eq(:depth_estimator)

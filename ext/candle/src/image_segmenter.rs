@@ -70,7 +70,9 @@ fn segment_prompts(
     let prompt = |(points, corners): (Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>)| {
         let points = points.into_iter();
         Prompt {
-            points: points.map(|(x, y, inside)| (x as f32, y as f32, inside)).collect(),
+            points: points
+                .map(|(x, y, inside)| (x as f32, y as f32, inside))
+                .collect(),
             corners: corners.map(|(left, top, right, bottom)| {
                 [left, top, right, bottom].map(|edge| edge as f32)
             }),

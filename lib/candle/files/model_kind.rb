@@ -30,7 +30,8 @@ module Candle
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
       image_classifier: "image classifier", object_detector: "object detector",
-      image_segmenter: "image segmenter", depth_estimator: "depth estimator", speech: "speech model", gliner: "GLiNER model",
+      image_segmenter: "image segmenter", depth_estimator: "depth estimator", speech: "speech model",
+      gliner: "GLiNER model",
       gliclass: "GLiClass model", audio_embedding: "audio embedding model",
       audio_classifier: "audio classifier", voice_activity: "voice activity detector"
     }.freeze

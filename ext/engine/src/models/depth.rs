@@ -93,8 +93,15 @@ fn convolution(modules: &Modules<'_>, inputs: usize, name: &str, norm: &str) -> 
 impl Residual {
     fn load(modules: &Modules<'_>, width: usize) -> Result<Self> {
         let one = |number: usize| {
-            let (name, norm) = (format!("convolution{number}"), format!("batch_norm{number}"));
-            let norm = if modules.has(&norm) { norm.as_str() } else { "" };
+            let (name, norm) = (
+                format!("convolution{number}"),
+                format!("batch_norm{number}"),
+            );
+            let norm = if modules.has(&norm) {
+                norm.as_str()
+            } else {
+                ""
+            };
             convolution(modules, width, &name, norm)
         };
         Ok(Self(one(1)?, one(2)?))
@@ -161,7 +168,10 @@ impl Reassemble {
                 modules.shaped("resize.weight", &[channels, channels, 2, 2])?;
             }
             let weight = modules.tensor("resize.weight")?;
-            Resize::Larger(Spread::new(&weight, modules.optional("resize.bias")?.as_ref())?)
+            Resize::Larger(Spread::new(
+                &weight,
+                modules.optional("resize.bias")?.as_ref(),
+            )?)
         };
         Ok(Self {
             readout,
@@ -178,7 +188,9 @@ impl Reassemble {
             Readout::Added => map.with(elementwise::add(&map.rows, &first()?)?)?,
             Readout::Projected(linear, activation) => {
                 let count = map.rows.dim(0)?;
-                let read = first()?.broadcast_as((count, states.dim(1)?))?.contiguous()?;
+                let read = first()?
+                    .broadcast_as((count, states.dim(1)?))?
+                    .contiguous()?;
                 let both = Tensor::cat(&[&map.rows, &read], 1)?.contiguous()?;
                 let epilogue = Epilogue {
                     activation: Some(*activation),
@@ -199,25 +211,30 @@ impl Reassemble {
 /// The stages whose maps are read, in their order; of old files the last.
 fn stages(raw: &RawConfig, count: usize) -> Result<Vec<usize>> {
     let wrong = |what: String| Error::corrupt(raw.file(), what);
-    let mut found: Vec<usize> = if let Some(names) = raw.opt_strings(["out_features", "_out_features"])? {
-        let number = |name: &String| match name.strip_prefix("stage") {
-            Some(number) => number.parse().ok(),
-            None => (name == "stem").then_some(0),
+    let mut found: Vec<usize> =
+        if let Some(names) = raw.opt_strings(["out_features", "_out_features"])? {
+            let number = |name: &String| match name.strip_prefix("stage") {
+                Some(number) => number.parse().ok(),
+                None => (name == "stem").then_some(0),
+            };
+            let numbers: Option<Vec<usize>> = names.iter().map(number).collect();
+            numbers.ok_or_else(|| wrong(format!("\"out_features\" is {names:?}")))?
+        } else {
+            let numbers = raw
+                .opt_integers(["out_indices", "_out_indices"])?
+                .unwrap_or(vec![-1]);
+            let number = |&number: &i64| match usize::try_from(number) {
+                Ok(number) => Some(number),
+                Err(_) => (count + 1).checked_add_signed(number as isize),
+            };
+            let all: Option<Vec<usize>> = numbers.iter().map(number).collect();
+            all.ok_or_else(|| wrong(format!("\"out_indices\" is {numbers:?}")))?
         };
-        let numbers: Option<Vec<usize>> = names.iter().map(number).collect();
-        numbers.ok_or_else(|| wrong(format!("\"out_features\" is {names:?}")))?
-    } else {
-        let numbers = raw.opt_integers(["out_indices", "_out_indices"])?.unwrap_or(vec![-1]);
-        let number = |&number: &i64| match usize::try_from(number) {
-            Ok(number) => Some(number),
-            Err(_) => (count + 1).checked_add_signed(number as isize),
-        };
-        let all: Option<Vec<usize>> = numbers.iter().map(number).collect();
-        all.ok_or_else(|| wrong(format!("\"out_indices\" is {numbers:?}")))?
-    };
     found.sort_unstable();
     if found.last().is_some_and(|&last| last > count) {
-        return Err(wrong(format!("a backbone of {count} layers has no stages {found:?}")));
+        return Err(wrong(format!(
+            "a backbone of {count} layers has no stages {found:?}"
+        )));
     }
     Ok(found)
 }
@@ -303,8 +320,11 @@ impl DepthNetwork {
         let names = source.names();
         let modules = Modules::new(source, &names, (device, dtype), int8);
         let neck = modules.at("neck");
-        if !neck.has("convs") || !modules.at("head").has("conv1") && !modules.at("head").has("head.4") {
-            let reason = "the checkpoint has no head for depths: use one that was trained for this task";
+        if !neck.has("convs")
+            || !modules.at("head").has("conv1") && !modules.at("head").has("head.4")
+        {
+            let reason =
+                "the checkpoint has no head for depths: use one that was trained for this task";
             return Err(Error::unsupported(&source.file(""), reason));
         }
         let body = Body::load(raw, &modules, cancel)?;
@@ -329,11 +349,19 @@ impl DepthNetwork {
                 reassembled.push(one);
             }
         } else if let Body::Maps(network, wanted) = &body {
-            channels = wanted.iter().map(|&stage| network.channels()[stage]).collect();
+            channels = wanted
+                .iter()
+                .map(|&stage| network.channels()[stage])
+                .collect();
         }
         let mut convolutions = Vec::new();
         for (number, &channels) in channels.iter().enumerate() {
-            convolutions.push(convolution(&neck, channels, &format!("convs.{number}"), "")?);
+            convolutions.push(convolution(
+                &neck,
+                channels,
+                &format!("convs.{number}"),
+                "",
+            )?);
         }
         let fused = convolutions.first().map_or(0, Conv2d::outputs);
         let alike = convolutions.iter().all(|one| one.outputs() == fused);
@@ -355,7 +383,10 @@ impl DepthNetwork {
         Ok(Self {
             head: Head::load(raw, &modules.at("head"), fused)?,
             read: read.ok_or_else(|| {
-                Error::corrupt(raw.file(), format!("\"head_in_index\" {index} is not a map"))
+                Error::corrupt(
+                    raw.file(),
+                    format!("\"head_in_index\" {index} is not a map"),
+                )
             })?,
             fusions: (0..count).map(fusion).collect::<Result<_>>()?,
             body,
@@ -487,15 +518,23 @@ impl Head {
             let reason = format!("its head makes {} numbers for a place", third.outputs());
             return Err(Error::corrupt(raw.file(), reason));
         }
-        let metric = match raw.opt_string("depth_estimation_type")?.unwrap_or("relative") {
+        let metric = match raw
+            .opt_string("depth_estimation_type")?
+            .unwrap_or("relative")
+        {
             "metric" => whole,
             "relative" => false,
             other => {
-                let reason = format!("depth_estimation_type {other:?} is neither relative nor metric");
+                let reason =
+                    format!("depth_estimation_type {other:?} is neither relative nor metric");
                 return Err(Error::corrupt(raw.file(), reason));
             }
         };
-        let scale = if whole { raw.opt_f64("max_depth")? } else { None };
+        let scale = if whole {
+            raw.opt_f64("max_depth")?
+        } else {
+            None
+        };
         let patch = raw.opt_usize_in("patch_size", 1..=1024)?.unwrap_or(14);
         Ok(Self {
             projection: match raw.opt_bool("add_projection")?.unwrap_or(false) && !whole {
@@ -505,16 +544,21 @@ impl Head {
             first,
             second,
             third,
-            last: if metric { Activation::Sigmoid } else { Activation::Relu },
+            last: if metric {
+                Activation::Sigmoid
+            } else {
+                Activation::Relu
+            },
             scale: scale.unwrap_or(1.0) as f32,
             patch: whole.then_some(patch),
         })
     }
 
     fn forward(&self, map: &FeatureMap, grid: (usize, usize)) -> Result<FeatureMap> {
-        let projected = self.projection.as_ref().map(|convolution| {
-            convolution.forward(map)?.activated(Activation::Relu)
-        });
+        let projected = self
+            .projection
+            .as_ref()
+            .map(|convolution| convolution.forward(map)?.activated(Activation::Relu));
         let projected = projected.transpose()?;
         let map = self.first.forward(projected.as_ref().unwrap_or(map))?;
         let size = match self.patch {

@@ -31,7 +31,11 @@ impl Depths {
     /// The smallest number is black, and the largest white.
     pub fn image(&self) -> Result<Image> {
         let least = self.values.iter().copied().fold(f32::INFINITY, f32::min);
-        let most = self.values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let most = self
+            .values
+            .iter()
+            .copied()
+            .fold(f32::NEG_INFINITY, f32::max);
         let shade = |&value: &f32| {
             let part = (value - least) / (most - least);
             [(part * 255.0) as u8; CHANNELS]
@@ -98,11 +102,16 @@ impl DepthModel {
 
 /// At the size of the picture, by cubic interpolation.
 fn resized(map: &FeatureMap, values: &[f32], (width, height): (usize, usize)) -> Result<Depths> {
-    memory::ensure_elements(&[width, height.max(map.height)], 4, "the depths of an image")?;
+    memory::ensure_elements(
+        &[width, height.max(map.height)],
+        4,
+        "the depths of an image",
+    )?;
     let (across, down) = (cubic(map.width, width), cubic(map.height, height));
     let mut wide = Vec::with_capacity(width * map.height);
     for row in values.chunks_exact(map.width.max(1)) {
-        let at = |taps: &Vec<(usize, f32)>| taps.iter().map(|&(x, part)| row[x] * part).sum::<f32>();
+        let at =
+            |taps: &Vec<(usize, f32)>| taps.iter().map(|&(x, part)| row[x] * part).sum::<f32>();
         wide.extend(across.iter().map(at));
     }
     let mut values = Vec::with_capacity(width * height);

@@ -155,7 +155,11 @@ impl ImageClassifyModel {
         let finish = |input: Tensor| self.head.forward(&input.contiguous()?);
         let values = match &self.body {
             Body::Tower(vision) => {
-                let read = vision.tower.config().classifier.layers(vision.tower.config());
+                let read = vision
+                    .tower
+                    .config()
+                    .classifier
+                    .layers(vision.tower.config());
                 vision.rows_after(pictures, first, &read, cancel, |seen| {
                     finish(vision.tower.classifier_input(seen)?)
                 })?
@@ -248,7 +252,8 @@ fn averaged(modules: &Modules<'_>, width: usize) -> Result<Linear> {
 }
 
 /// What stands before the names of a network that other heads stand beside.
-const PREFIXES: &str = "resnet|hgnetv2|convnext|convnextv2|segformer|swin|swinv2|mobilenet_v2|efficientnet|beit|\
+const PREFIXES: &str =
+    "resnet|hgnetv2|convnext|convnextv2|segformer|swin|swinv2|mobilenet_v2|efficientnet|beit|\
                         data2vec_vision|deit";
 
 impl Convolutions {
@@ -344,25 +349,24 @@ fn load(
 ) -> Result<(Body, ModelInfo)> {
     let config = checkpoint.required_config("images")?;
     let known = config.model_type()?.unwrap_or_default();
-    let (body, family, sizes) = if convolutional::TYPES.contains(&known)
-        || towers::TYPES.contains(&known)
-    {
-        let body = Convolutions::load(config, checkpoint, files, cancel)?;
-        let (family, sizes) = (body.family(), body.sizes());
-        (Body::Convolutions(body), family, sizes)
-    } else {
-        let pair = vision::of_pair(config)?;
-        let vision = pair.as_ref().unwrap_or(config);
-        let vision = VisionTower::load(vision, checkpoint, files, cancel)?;
-        let encoder = &vision.tower.config().encoder;
-        let sizes = (
-            encoder.hidden_size,
-            encoder.layers.len(),
-            encoder.head_count,
-        );
-        let family = encoder.family;
-        (Body::Tower(vision), family, sizes)
-    };
+    let (body, family, sizes) =
+        if convolutional::TYPES.contains(&known) || towers::TYPES.contains(&known) {
+            let body = Convolutions::load(config, checkpoint, files, cancel)?;
+            let (family, sizes) = (body.family(), body.sizes());
+            (Body::Convolutions(body), family, sizes)
+        } else {
+            let pair = vision::of_pair(config)?;
+            let vision = pair.as_ref().unwrap_or(config);
+            let vision = VisionTower::load(vision, checkpoint, files, cancel)?;
+            let encoder = &vision.tower.config().encoder;
+            let sizes = (
+                encoder.hidden_size,
+                encoder.layers.len(),
+                encoder.head_count,
+            );
+            let family = encoder.family;
+            (Body::Tower(vision), family, sizes)
+        };
     let mut inventory = match &body {
         Body::Tower(vision) => vision.tower.inventory()?,
         Body::Convolutions(body) => {

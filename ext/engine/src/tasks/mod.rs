@@ -57,6 +57,7 @@ pub mod vision;
 pub mod vlm;
 pub mod voice;
 
+pub use crate::models::prompted::Prompt;
 pub use answer::{Answer, AnswerModel, AnswerOptions};
 pub use audio_models::{AudioClassifyModel, AudioEmbeddingModel};
 pub use classify::{ClassifyModel, Logits};
@@ -74,7 +75,6 @@ pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
 pub use modules::Similarity;
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};
-pub use crate::models::prompted::Prompt;
 pub use segment::{PromptMask, SegmentModel, Segmentation};
 pub use sentence::TextTask;
 pub use seq2seq::{Seq2SeqGeneration, Seq2SeqModel, Seq2SeqSettings};

@@ -45,7 +45,10 @@ impl OpenDetector {
             let kind = json!({"model_type": format!("{own}_{part}_model")});
             Ok(nested.with_defaults(kind))
         };
-        let (words, images) = (part("text_config", "text")?, part("vision_config", "vision")?);
+        let (words, images) = (
+            part("text_config", "text")?,
+            part("vision_config", "vision")?,
+        );
         let source = checkpoint.source.as_ref();
         let (device, dtype) = (&checkpoint.opened, checkpoint.dtype);
         let blueprint = encoder::Blueprint::from_config(&words)?;

@@ -141,7 +141,9 @@ impl SegmentModel {
                 let found = sam.masks(&encoded, &prompt, several)?;
                 self.info.check_numbers(&found.scores)?;
                 let map = found.map.stretched((whole.1, whole.0))?;
-                let map = map.cut((resized.1, resized.0))?.stretched((height, width))?;
+                let map = map
+                    .cut((resized.1, resized.0))?
+                    .stretched((height, width))?;
                 all.push(self.masks_of(&map, &found.scores)?);
             }
             Ok(all)

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::tasks::{
-    DepthModel, DetectModel, ImageClassifyModel, ImageEmbeddingModel, LateInteractionModel, LateOptions,
-    LateSettings, LoadOptions, Picture, Prompt, SegmentModel, TextTask,
+    DepthModel, DetectModel, ImageClassifyModel, ImageEmbeddingModel, LateInteractionModel,
+    LateOptions, LateSettings, LoadOptions, Picture, SegmentModel, TextTask,
 };
 use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
@@ -16,16 +16,16 @@ use super::seeded_tensors::safetensors;
 use super::weight_files::Folder;
 
 /// Absolute, and relative to the number.
-const TOLERANCE: f64 = 1e-4;
+pub(super) const TOLERANCE: f64 = 1e-4;
 /// Of boxes, as parts of a picture.
-const BOX_TOLERANCE: f64 = 1e-3;
+pub(super) const BOX_TOLERANCE: f64 = 1e-3;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures")
 }
 
 /// The names of all fixtures of a kind: model types, some with a variant after a dash.
-fn names(kind: &str) -> Vec<String> {
+pub(super) fn names(kind: &str) -> Vec<String> {
     let folders = std::fs::read_dir(fixtures().join("seeded_pictures")).unwrap();
     let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names
@@ -36,12 +36,12 @@ fn names(kind: &str) -> Vec<String> {
     names
 }
 
-fn record(name: &str, file: &str) -> Value {
+pub(super) fn record(name: &str, file: &str) -> Value {
     let path = fixtures().join("seeded_pictures").join(name).join(file);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn picture(case: &Value) -> Picture {
+pub(super) fn picture(case: &Value) -> Picture {
     Picture::File(
         fixtures()
             .join("images")
@@ -50,7 +50,7 @@ fn picture(case: &Value) -> Picture {
 }
 
 /// A whole checkpoint, with another configuration and other names of tensors.
-fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {
+pub(super) fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {
     let folder = Folder::new();
     folder.write("config.json", config.to_string());
     let processor = record(name, "preprocessor_config.json").to_string();
@@ -60,25 +60,25 @@ fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Fold
     folder
 }
 
-fn checkpoint(name: &str) -> Folder {
+pub(super) fn checkpoint(name: &str) -> Folder {
     changed(name, &record(name, "config.json"), str::to_owned)
 }
 
-fn files(folder: &Folder) -> ModelFiles {
+pub(super) fn files(folder: &Folder) -> ModelFiles {
     ModelFiles::open(folder.path("").to_str().unwrap(), None, &CancelToken::new()).unwrap()
 }
 
-fn detector(folder: &Folder) -> engine::Result<DetectModel> {
+pub(super) fn detector(folder: &Folder) -> engine::Result<DetectModel> {
     DetectModel::load(&files(folder), &LoadOptions::default(), &CancelToken::new())
 }
 
-fn numbers(value: &Value) -> Vec<f64> {
+pub(super) fn numbers(value: &Value) -> Vec<f64> {
     let values = value.as_array().unwrap().iter();
     values.map(|number| number.as_f64().unwrap()).collect()
 }
 
 /// The largest difference, as a multiple of what is allowed.
-fn excess(found: &[f32], expected: &[f64], tolerance: f64) -> f64 {
+pub(super) fn excess(found: &[f32], expected: &[f64], tolerance: f64) -> f64 {
     assert_eq!(found.len(), expected.len());
     let off = |(&found, expected): (&f32, &f64)| {
         let off = (f64::from(found) - expected).abs() / (tolerance + tolerance * expected.abs());
@@ -234,105 +234,6 @@ fn vectors_are_those_of_transformers() {
 }
 
 #[test]
-fn named_things_are_those_of_transformers() {
-    let cancel = CancelToken::new();
-    let mut wrong = Vec::new();
-    for name in names("open") {
-        let model = match detector(&with_texts(&name)) {
-            Ok(model) => model,
-            Err(error) => {
-                wrong.push(format!("{name}: {error}"));
-                continue;
-            }
-        };
-        let expected = record(&name, "expected.json");
-        let labels = expected["labels"].as_array().unwrap().iter();
-        let labels: Vec<String> = labels.map(|it| it.as_str().unwrap().to_owned()).collect();
-        let threshold = expected["threshold"].as_f64().unwrap() as f32;
-        for case in expected["cases"].as_array().unwrap() {
-            let picture = [picture(case)];
-            let (image, found) = model.predict_labels(&picture[0], &labels, &cancel).unwrap();
-            let boxes = found.boxes.concat();
-            let off = excess(&found.logits, &numbers(&case["logits"]), TOLERANCE);
-            let apart = excess(&boxes, &numbers(&case["boxes"]), BOX_TOLERANCE);
-            if off > 1.0 || apart > 1.0 {
-                wrong.push(format!("{name}: logits {off}, boxes {apart}"));
-                continue;
-            }
-            let things = model.find(&picture, &labels, threshold, 0, &cancel).unwrap();
-            let wanted = case["things"].as_array().unwrap();
-            assert_eq!(things[0].len(), wanted.len(), "{name}");
-            let size = image.width().max(image.height()) as f64;
-            for (thing, wanted) in things[0].iter().zip(wanted) {
-                let corners = excess(&thing.corners, &numbers(&wanted[2]), BOX_TOLERANCE * size);
-                assert!(wanted[0] == json!(thing.label) && corners <= 1.0, "{name} {thing:?}");
-            }
-        }
-        let error = model.detect(&[picture(&expected["cases"][0])], 0.5, 0, &cancel);
-        assert!(matches!(error, Err(Error::InvalidInput(_))));
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
-fn masks_of_prompts_are_those_of_transformers() {
-    let cancel = CancelToken::new();
-    let mut wrong = Vec::new();
-    for name in names("prompted") {
-        let folder = checkpoint(&name);
-        let model = match SegmentModel::load(&files(&folder), &LoadOptions::default(), &cancel) {
-            Ok(model) => model,
-            Err(error) => {
-                wrong.push(format!("{name}: {error}"));
-                continue;
-            }
-        };
-        for case in record(&name, "expected.json")["cases"].as_array().unwrap() {
-            let edges = |value: &Value| numbers(value).iter().map(|&it| it as f32).collect::<Vec<_>>();
-            let points = case["points"].as_array().unwrap().iter().map(|point| {
-                let at = |number: usize| point[number].as_f64().unwrap() as f32;
-                (at(0), at(1), point[2].as_bool().unwrap())
-            });
-            let points: Vec<_> = points.collect();
-            let boxes = case["boxes"].as_array().unwrap().iter().map(edges);
-            let boxes: Vec<[f32; 4]> = boxes.map(|it| it.try_into().unwrap()).collect();
-            let prompt = |corners| Prompt {
-                points: points.clone(),
-                corners,
-            };
-            let mut prompts: Vec<_> = boxes.into_iter().map(|it| prompt(Some(it))).collect();
-            if prompts.is_empty() {
-                prompts.push(prompt(None));
-            }
-            let several = case["several"].as_bool().unwrap();
-            let found = model.segment_prompts(&picture(case), &prompts, several, &cancel);
-            let found = found.unwrap();
-            let scores = case["scores"].as_array().unwrap();
-            let masks = case["masks"].as_array().unwrap();
-            assert_eq!(found.len(), scores.len());
-            for ((found, scores), masks) in found.iter().zip(scores).zip(masks) {
-                let own: Vec<f32> = found.iter().map(|one| one.score).collect();
-                let off = excess(&own, &numbers(scores), TOLERANCE);
-                let different = found.iter().zip(masks.as_array().unwrap()).map(|(one, mask)| {
-                    let wanted = mask.as_str().unwrap().bytes().map(|byte| byte == b'1');
-                    let pixels = one.mask.pixels().iter().step_by(3).map(|&byte| byte > 0);
-                    assert_eq!(one.mask.pixels().len(), 3 * mask.as_str().unwrap().len());
-                    pixels.zip(wanted).filter(|(a, b)| a != b).count()
-                });
-                let different: usize = different.sum();
-                if off > 1.0 || different > 6 {
-                    wrong.push(format!("{name}: scores {off}, {different} pixels"));
-                }
-            }
-        }
-        let case = &record(&name, "expected.json")["cases"][0];
-        let error = model.segment(&[picture(case)], 0, &cancel);
-        assert!(matches!(error, Err(Error::InvalidInput(_))));
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-#[test]
 fn depths_are_those_of_transformers() {
     let cancel = CancelToken::new();
     let mut wrong = Vec::new();
@@ -386,7 +287,7 @@ fn segmenters_are_those_of_transformers() {
 }
 
 /// A whole checkpoint with its tokenizer.
-fn with_texts(name: &str) -> Folder {
+pub(super) fn with_texts(name: &str) -> Folder {
     let folder = checkpoint(name);
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         folder.write(file, record(name, file).to_string());
@@ -446,7 +347,15 @@ fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
 
 #[test]
 fn processors_are_those_of_transformers() {
-    let kinds = ["detector", "classifier", "segmenter", "embedder", "depth", "open", "prompted"];
+    let kinds = [
+        "detector",
+        "classifier",
+        "segmenter",
+        "embedder",
+        "depth",
+        "open",
+        "prompted",
+    ];
     let all = kinds.map(names).concat();
     for name in all {
         let text = record(&name, "preprocessor_config.json").to_string();
@@ -516,7 +425,6 @@ fn hostile_configurations_are_errors() {
         ("swin", "num_heads", json!([5, 3, 4])),
         ("swin", "window_size", json!(1i64 << 40)),
         ("swin", "window_size", json!(0)),
-        ("swin", "image_size", json!([1, 2, 3, 4])),
         ("swinv2", "use_absolute_embeddings", json!(true)),
         ("swinv2", "image_size", json!(8)),
         ("beit", "image_size", json!(1i64 << 50)),
@@ -545,35 +453,6 @@ fn hostile_configurations_are_errors() {
             let (files, options) = (files(&folder), LoadOptions::default());
             ImageClassifyModel::load(&files, &options, &CancelToken::new()).map(drop)
         };
-        let expected = matches!(
-            found,
-            Err(Error::CorruptModel(_) | Error::UnsupportedModel(_) | Error::InvalidInput(_))
-        );
-        assert!(expected, "{name} {key} {value}: {found:?}");
-    }
-}
-
-#[test]
-fn hostile_depth_estimators_are_errors() {
-    let changes = [
-        ("depth_anything", "backbone_config", json!(null)),
-        ("depth_anything", "backbone_config", json!({"model_type": "vit"})),
-        ("depth_anything", "reassemble_factors", json!([4, 2])),
-        ("depth_anything", "reassemble_factors", json!([0, 0, 0, 0])),
-        ("depth_anything", "head_in_index", json!(9)),
-        ("depth_anything", "depth_estimation_type", json!("far")),
-        ("dpt", "readout_type", json!("guess")),
-        ("dpt", "is_hybrid", json!(true)),
-        ("dpt", "backbone_out_indices", json!([0, 1])),
-        ("dpt", "backbone_out_indices", json!([])),
-        ("dpt", "add_projection", json!(true)),
-    ];
-    for (name, key, value) in changes {
-        let mut config = record(name, "config.json");
-        config[key] = value.clone();
-        let folder = changed(name, &config, str::to_owned);
-        let cancel = CancelToken::new();
-        let found = DepthModel::load(&files(&folder), &LoadOptions::default(), &cancel).map(drop);
         let expected = matches!(
             found,
             Err(Error::CorruptModel(_) | Error::UnsupportedModel(_) | Error::InvalidInput(_))

@@ -159,7 +159,10 @@ fn row_weights(from: usize, to: usize) -> Vec<Vec<(usize, f64)>> {
         for (at, share) in [(below as isize, 1.0 - part), (below as isize + 1, part)] {
             let at = mirrored(at, from) as isize;
             weights.extend(kernel.iter().enumerate().map(|(tap, weight)| {
-                (mirrored(at + tap as isize - reach, from), share * weight / sum)
+                (
+                    mirrored(at + tap as isize - reach, from),
+                    share * weight / sum,
+                )
             }));
         }
         weights
@@ -185,9 +188,11 @@ impl Planes {
             for y in 0..image.height() {
                 let row = &image.pixels()[y * image.width() * CHANNELS..];
                 let byte = |x: usize| f64::from(row[x * CHANNELS + channel]);
-                wide.extend(across.iter().map(|weights| {
-                    weights.iter().map(|&(x, part)| byte(x) * part).sum::<f64>()
-                }));
+                wide.extend(
+                    across.iter().map(|weights| {
+                        weights.iter().map(|&(x, part)| byte(x) * part).sum::<f64>()
+                    }),
+                );
             }
             for weights in &down {
                 values.extend((0..width).map(|x| {

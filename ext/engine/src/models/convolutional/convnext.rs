@@ -26,7 +26,9 @@ fn block(
         let row = |name: &str| -> Result<_> { Ok(read(name)?.reshape(inner)?) };
         chain.push(Layer::Response(row("weight")?, row("bias")?));
     }
-    let factors = modules.known("layer_scale_parameter|gamma").unwrap_or("gamma");
+    let factors = modules
+        .known("layer_scale_parameter|gamma")
+        .unwrap_or("gamma");
     let down = modules.scaled_linear("pwconv2|pointwise_conv2", factors, (inner, width))?;
     chain.push(Layer::Linear(down, None));
     let sum = vec![Layer::Chain(Vec::new()), Layer::Chain(chain)];

@@ -264,7 +264,10 @@ impl Backbone {
         let map = maps
             .last()
             .ok_or_else(|| Error::Internal("a backbone made no map".into()))?;
-        let normed = self.places_norm.as_ref().map(|norm| map.with(norm.forward(&map.rows)?));
+        let normed = self
+            .places_norm
+            .as_ref()
+            .map(|norm| map.with(norm.forward(&map.rows)?));
         let normed = normed.transpose()?;
         let map = normed.as_ref().unwrap_or(map);
         let mean = map.mean()?.unsqueeze(0)?.contiguous()?;
@@ -285,7 +288,11 @@ impl Backbone {
             .into_iter()
             .try_for_each(|layer| layer.list(inventory))?;
         let outputs = self.output_norms.iter().map(|(_, norm)| norm);
-        let mut norms = self.places_norm.iter().chain(&self.pooled_norm).chain(outputs);
+        let mut norms = self
+            .places_norm
+            .iter()
+            .chain(&self.pooled_norm)
+            .chain(outputs);
         norms.try_for_each(|norm| inventory.add_norm(norm))
     }
 

@@ -61,9 +61,8 @@ impl Windows {
         let mut places = vec![0u32; height * width];
         let mut regions = Vec::with_capacity(count * area);
         // Places of a moved map that were neighbours before, of both directions.
-        let region = |at: usize, end: usize| {
-            usize::from(at + size >= end) + usize::from(at + shift >= end)
-        };
+        let region =
+            |at: usize, end: usize| usize::from(at + size >= end) + usize::from(at + shift >= end);
         for window in 0..count {
             for place in 0..area {
                 let y = window / across * size + place / size;
@@ -112,7 +111,8 @@ fn distances(size: usize) -> Vec<u32> {
 /// The bias of all distances, [distances, heads]: learned one by one.
 fn learned(modules: &Modules<'_>, size: usize, heads: usize) -> Result<Vec<f32>> {
     let span = 2 * size - 1;
-    let name = modules.known("relative_position_bias_table|relative_position_bias.relative_position_bias_table");
+    let name = modules
+        .known("relative_position_bias_table|relative_position_bias.relative_position_bias_table");
     let name = name.unwrap_or("relative_position_bias_table");
     modules.shaped(name, &[span * span, heads])?;
     modules.values(name)
@@ -259,11 +259,7 @@ impl Block {
             Some(scale) => Scores::Cosine(scale),
             None => Scores::Product,
         };
-        let inputs = [
-            heads(&self.query)?,
-            heads(&self.key)?,
-            heads(&self.value)?,
-        ];
+        let inputs = [heads(&self.query)?, heads(&self.key)?, heads(&self.value)?];
         let mixed = mixed(inputs.each_ref(), scores, &added)?;
         let mixed = self.output.forward(&mixed)?;
         let places = windows.places;
@@ -310,7 +306,9 @@ impl Own for Block {
             inventory.add_linear(linear)?;
         }
         inventory.add_tensor(&self.bias);
-        self.scale.iter().for_each(|scale| inventory.add_tensor(scale));
+        self.scale
+            .iter()
+            .for_each(|scale| inventory.add_tensor(scale));
         inventory.add_norm(&self.before)?;
         inventory.add_norm(&self.after)
     }
@@ -430,7 +428,9 @@ fn stem(raw: &RawConfig, modules: &Modules<'_>, version: Version) -> Result<Stag
 fn grid_height(raw: &RawConfig) -> Result<usize> {
     let first = |key: &str, usual: usize| -> Result<usize> {
         let edges = raw.opt_integers(key)?.unwrap_or_default();
-        let edge = edges.first().map_or(Ok(usual), |&edge| usize::try_from(edge));
+        let edge = edges
+            .first()
+            .map_or(Ok(usual), |&edge| usize::try_from(edge));
         let edge = edge.ok().filter(|edge| (1..=1 << 20).contains(edge));
         edge.ok_or_else(|| Error::corrupt(raw.file(), format!("{key:?} is not a size")))
     };
@@ -446,7 +446,9 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     let count = Some(depths.len());
     let heads = sizes(raw, "num_heads", &[3, 6, 12, 24], count)?;
     let whole = raw.opt_usize_in("window_size", WINDOW)?.unwrap_or(7);
-    let learned = raw.opt_integers("pretrained_window_sizes")?.unwrap_or_default();
+    let learned = raw
+        .opt_integers("pretrained_window_sizes")?
+        .unwrap_or_default();
     let name = raw.opt_string("hidden_act")?.unwrap_or("gelu");
     let activation = crate::models::config::activation(name, raw.file())?;
     let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-5) as f32;
@@ -508,7 +510,11 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
         }
     }
     Ok(Backbone {
-        family: if version == Version::First { "swin" } else { "swinv2" },
+        family: if version == Version::First {
+            "swin"
+        } else {
+            "swinv2"
+        },
         stages,
         places_norm: match body.has("layernorm") && !read {
             true => Some(body.layer_norm("layernorm", channels, epsilon)?),

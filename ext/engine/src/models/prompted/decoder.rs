@@ -82,7 +82,8 @@ impl Layer {
         (activation, epsilon): (Activation, f32),
         first: bool,
     ) -> Result<Self> {
-        let norm = |number: usize| modules.layer_norm(&format!("layer_norm{number}"), width, epsilon);
+        let norm =
+            |number: usize| modules.layer_norm(&format!("layer_norm{number}"), width, epsilon);
         let up = modules.linear("mlp.lin1|mlp.proj_in", width)?;
         let attention = |name: &str| Attention::load(&modules.at(name), width, heads);
         Ok(Self {
@@ -112,7 +113,9 @@ impl Layer {
         };
         let x = self.norms[0].forward(&x)?;
         let keys = add(image, image_places)?;
-        let found = self.to_image.forward(&add(&x, token_places)?, &keys, image)?;
+        let found = self
+            .to_image
+            .forward(&add(&x, token_places)?, &keys, image)?;
         let x = self.norms[1].forward(&add(&x, &found)?)?;
         let epilogue = Epilogue {
             activation: Some(self.activation),
@@ -129,7 +132,9 @@ impl Layer {
         for attention in [&self.among, &self.to_image, &self.to_tokens] {
             attention.list(inventory)?;
         }
-        self.norms.iter().try_for_each(|norm| inventory.add_norm(norm))?;
+        self.norms
+            .iter()
+            .try_for_each(|norm| inventory.add_norm(norm))?;
         inventory.add_linear(&self.up)?;
         inventory.add_linear(&self.down)
     }
@@ -207,7 +212,11 @@ impl MaskDecoder {
         let activation = crate::models::config::activation(name, raw.file())?;
         let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32;
         let quality = modules.shaped("iou_token.weight", &[1, width])?;
-        let count = modules.shape("mask_tokens.weight")?.first().copied().unwrap_or(0);
+        let count = modules
+            .shape("mask_tokens.weight")?
+            .first()
+            .copied()
+            .unwrap_or(0);
         if !(2..=64).contains(&count) {
             return Err(modules.corrupt(format!("a decoder of {count} masks is not one")));
         }
@@ -251,7 +260,9 @@ impl MaskDecoder {
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         inventory.add_tensor(&self.tokens);
-        self.layers.iter().try_for_each(|layer| layer.list(inventory))?;
+        self.layers
+            .iter()
+            .try_for_each(|layer| layer.list(inventory))?;
         self.last.list(inventory)?;
         inventory.add_norm(&self.last_norm)?;
         inventory.add_norm(&self.larger_norm)?;
@@ -278,7 +289,9 @@ impl MaskDecoder {
         let queries = elementwise::add(&tokens, &own)?;
         let keys = elementwise::add(&rows, places)?;
         let found = self.last.forward(&queries, &keys, &rows)?;
-        let tokens = self.last_norm.forward(&elementwise::add(&tokens, &found)?)?;
+        let tokens = self
+            .last_norm
+            .forward(&elementwise::add(&tokens, &found)?)?;
         let map = self.larger.forward(&image.with(rows)?)?;
         let map = map.with(self.larger_norm.forward(&map.rows)?)?;
         let map = self.largest.forward(&map.activated(Activation::Gelu)?)?;

@@ -54,8 +54,13 @@ fn distances(modules: &Modules<'_>, name: &str, size: usize, width: usize) -> Re
         rows.extend((0..size).map(|other| (own + size - 1 - other) as u32));
     }
     let rows = Tensor::from_vec(rows, size * size, modules.device())?;
-    let all = table.to_dtype(candle_core::DType::F32)?.index_select(&rows, 0)?;
-    Ok(all.reshape((size, size, width))?.transpose(1, 2)?.contiguous()?)
+    let all = table
+        .to_dtype(candle_core::DType::F32)?
+        .index_select(&rows, 0)?;
+    Ok(all
+        .reshape((size, size, width))?
+        .transpose(1, 2)?
+        .contiguous()?)
 }
 
 impl Layer {
@@ -65,7 +70,9 @@ impl Layer {
         (width, edge): (usize, usize),
         window: Option<usize>,
     ) -> Result<Self> {
-        let heads = raw.opt_usize_in("num_attention_heads", HEADS)?.unwrap_or(12);
+        let heads = raw
+            .opt_usize_in("num_attention_heads", HEADS)?
+            .unwrap_or(12);
         crate::models::detection::attention::check_heads(modules, width, heads)?;
         let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32;
         let norm = |name: &str| modules.layer_norm(name, width, epsilon);
@@ -127,7 +134,8 @@ impl Layer {
             None => None,
         };
         let added: Vec<&Tensor> = bias.iter().collect();
-        self.output.forward(&mixed([&q, &k, &v], Scores::Product, &added)?)
+        self.output
+            .forward(&mixed([&q, &k, &v], Scores::Product, &added)?)
     }
 
     fn list(&self, inventory: &mut Inventory) -> Result<()> {
@@ -143,7 +151,9 @@ impl Layer {
 fn biases(q: &Tensor, size: usize, down: &Tensor, across: &Tensor) -> Result<Tensor> {
     let (groups, heads, area, width) = q.dims4()?;
     let many = groups * heads;
-    let q = q.to_dtype(candle_core::DType::F32)?.reshape((many, size, size, width))?;
+    let q = q
+        .to_dtype(candle_core::DType::F32)?
+        .reshape((many, size, size, width))?;
     let product = |x: Tensor, table: &Tensor| -> Result<Tensor> {
         let x = x.contiguous()?.reshape((size, many * size, width))?;
         let found = matmul(&x, table, &CancelToken::new())?;
@@ -173,7 +183,9 @@ impl ImageEncoder {
         let image = raw.opt_usize_in("image_size", 1..=1 << 14)?.unwrap_or(1024);
         let edge = image / patch;
         if named != width || edge == 0 {
-            let reason = format!("patches of {patch} pixels and {width} numbers do not fit its configuration");
+            let reason = format!(
+                "patches of {patch} pixels and {width} numbers do not fit its configuration"
+            );
             return Err(modules.corrupt(reason));
         }
         let window = raw.opt_usize_in("window_size", 0..=1024)?.unwrap_or(14);
@@ -224,7 +236,9 @@ impl ImageEncoder {
         for convolution in [&self.patches, &self.narrow, &self.smooth] {
             convolution.list(inventory)?;
         }
-        self.layers.iter().try_for_each(|layer| layer.list(inventory))?;
+        self.layers
+            .iter()
+            .try_for_each(|layer| layer.list(inventory))?;
         inventory.add_norm(&self.narrow_norm)?;
         inventory.add_norm(&self.smooth_norm)
     }

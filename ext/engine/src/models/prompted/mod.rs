@@ -74,13 +74,16 @@ impl Sam {
         let waves = ["shared_image_embedding", "prompt_encoder.shared_embedding"];
         let waves = waves.map(|name| format!("{name}.positional_embedding"));
         let waves = waves.iter().find(|name| modules.has(name));
-        let waves = waves.ok_or_else(|| modules.corrupt("it has no positional embedding".into()))?;
+        let waves =
+            waves.ok_or_else(|| modules.corrupt("it has no positional embedding".into()))?;
         modules.shaped(waves, &[2, width / 2])?;
         let row = |name: &str| -> Result<Vec<f32>> {
             encoder.shaped(name, &[1, width])?;
             encoder.values(name)
         };
-        let size = prompts.opt_usize_in("image_size", 1..=1 << 14)?.unwrap_or(1024);
+        let size = prompts
+            .opt_usize_in("image_size", 1..=1 << 14)?
+            .unwrap_or(1024);
         let patch = prompts.opt_usize_in("patch_size", 1..=1024)?.unwrap_or(16);
         if size / patch != images.edge() || !width.is_multiple_of(2) {
             let reason = "its prompt encoder and its vision encoder have images of two sizes";
@@ -139,7 +142,9 @@ impl Sam {
     pub fn masks(&self, image: &Encoded, prompt: &Prompt, several: bool) -> Result<Masks> {
         let mut rows: Vec<Vec<f32>> = Vec::new();
         let plus = |mut row: Vec<f32>, added: &[f32]| {
-            row.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+            row.iter_mut()
+                .zip(added)
+                .for_each(|(sum, added)| *sum += added);
             row
         };
         let place = |x: f32, y: f32| {
@@ -158,7 +163,8 @@ impl Sam {
         let shape = (rows.len(), self.width);
         let rows = Tensor::from_vec(rows.concat(), shape, &self.device)?;
         let rows = rows.to_dtype(self.dtype)?;
-        self.masks.forward(&image.map, &image.places, &rows, several)
+        self.masks
+            .forward(&image.map, &image.places, &rows, several)
     }
 
     /// Sines and cosines of a place, whose coordinates are parts of the picture.
@@ -172,6 +178,8 @@ impl Sam {
         };
         let angles: Vec<f32> = (0..half).map(angle).collect();
         let sines = angles.iter().map(|angle| angle.sin());
-        sines.chain(angles.iter().map(|angle| angle.cos())).collect()
+        sines
+            .chain(angles.iter().map(|angle| angle.cos()))
+            .collect()
     }
 }

@@ -148,12 +148,7 @@ impl Block {
         elementwise::add(&x, &fed)
     }
 
-    fn attend(
-        &self,
-        x: &Tensor,
-        rotation: Option<&Rotation>,
-        added: &[&Tensor],
-    ) -> Result<Tensor> {
+    fn attend(&self, x: &Tensor, rotation: Option<&Rotation>, added: &[&Tensor]) -> Result<Tensor> {
         let (tokens, width) = x.dims2()?;
         let size = width / self.heads;
         let heads = |linear: &Linear| -> Result<Tensor> {

@@ -112,12 +112,7 @@ impl Tower {
     }
 
     /// The first tokens side by side: [1, count · width].
-    pub fn first(
-        &self,
-        image: &FeatureMap,
-        count: usize,
-        cancel: &CancelToken,
-    ) -> Result<Tensor> {
+    pub fn first(&self, image: &FeatureMap, count: usize, cancel: &CancelToken) -> Result<Tensor> {
         let seen = self.forward(image, &[], cancel)?;
         let rows = seen.last.narrow(0, 0, count)?.contiguous()?;
         Ok(rows.reshape((1, count * self.width))?)
@@ -254,8 +249,7 @@ fn sines(
     let mut values = Vec::with_capacity(rows * columns * width);
     for (y, x) in (0..rows).flat_map(|y| (0..columns).map(move |x| (y, x))) {
         for at in [x, y] {
-            let angle =
-                |n: usize| at as f64 / 10_000f64.powf(n as f64 / quarter as f64);
+            let angle = |n: usize| at as f64 / 10_000f64.powf(n as f64 / quarter as f64);
             values.extend((0..quarter).map(|n| angle(n).sin() as f32));
             values.extend((0..quarter).map(|n| angle(n).cos() as f32));
         }

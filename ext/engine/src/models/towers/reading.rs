@@ -93,7 +93,7 @@ impl Tower {
                 patches.outputs()
             )));
         }
-        let grid = raw_grid(raw, raw.opt_usize("patch_size")?.unwrap_or(patch))?;
+        let grid = raw_grid(raw, patch)?;
         let sizes = Sizes {
             width,
             heads,
@@ -189,7 +189,10 @@ fn positions(
     let table = embeddings.known("position_embeddings|position_embedding.weight");
     let positions = match (table, kind.positions) {
         (_, GridPositions::Rotary) => {
-            let (base, size) = (raw.opt_f64("rope_theta")?.unwrap_or(100.0), width / sizes.heads);
+            let (base, size) = (
+                raw.opt_f64("rope_theta")?.unwrap_or(100.0),
+                width / sizes.heads,
+            );
             if !size.is_multiple_of(4) || base <= 0.0 {
                 let reason = format!("heads of {size} numbers can't rotate by rows and columns");
                 return Err(modules.corrupt(reason));
@@ -200,7 +203,7 @@ fn positions(
             let all = rows(name)?;
             let patches = all.dim(0)?.saturating_sub(first.len());
             let grid = match sizes.grid {
-                grid if grid.0 * grid.1 == patches => grid,
+                grid if grid.0.checked_mul(grid.1) == Some(patches) => grid,
                 _ => (patches.isqrt(), patches.isqrt()),
             };
             if patches == 0 || grid.0 * grid.1 != patches {
