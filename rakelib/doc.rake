@@ -29,6 +29,14 @@ namespace :doc do
     Tasks::ModelTable.new(Tasks::ModelTable.supported).write
   end
 
+  desc "Draw what classes for images return into docs/gallery"
+  task :gallery do
+    $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
+    require "candle"
+    require_relative "support/gallery"
+    Tasks::Gallery.new.write
+  end
+
   desc "Run the examples of README, docs/, YARD comments and examples/"
   task :examples do
     require_relative "support/doc_examples"

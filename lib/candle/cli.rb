@@ -163,7 +163,7 @@ module Candle
     long_desc "Example: red-candle detect street.jpg --threshold 0.7 --output boxes.png"
     method_option :model, aliases: "-m", default: "PekingU/rtdetr_r50vd", desc: "the detector"
     method_option :threshold, type: :numeric, default: 0.5, desc: "least score"
-    method_option :labels, type: :array, desc: "only things with these labels"
+    method_option :labels, type: :array, desc: "only these; what OWL-ViT finds"
     method_option :output, aliases: "-o", desc: "PNG file for one image with its boxes"
     json_option
     device_option
@@ -199,6 +199,17 @@ module Candle
     # Masks of parts.
     def segment(*files)
       Segment.new(options).call(files)
+    end
+
+    desc "depth FILE...", "Estimate how far each pixel of an image is"
+    long_desc "Example: red-candle depth street.jpg --output depths"
+    method_option :model, aliases: "-m", default: "depth-anything/Depth-Anything-V2-Small-hf", desc: "the estimator"
+    method_option :output, aliases: "-o", desc: "directory for depths as PNG files"
+    json_option
+    device_option
+    # Depths of pixels.
+    def depth(*files)
+      Depth.new(options).call(files)
     end
 
     desc "classify [FILES]", "Classify lines, JSON lines or images"
@@ -466,6 +477,7 @@ require "candle/cli/run"
 require "candle/cli/batch"
 require "candle/cli/rerank"
 require "candle/cli/transcribe"
+require "candle/cli/depth"
 require "candle/cli/detect"
 require "candle/cli/read"
 require "candle/cli/segment"

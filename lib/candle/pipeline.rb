@@ -18,6 +18,9 @@ module Candle
   # | `image-classification` | images, `top_k:` | `[{label:, score:}]` |
   # | `zero-shot-image-classification` | images and labels | `[{label:, score:}]` |
   # | `object-detection` | images, `threshold:` | `[{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}]` |
+  # | `zero-shot-object-detection` | images and labels, `threshold:` | the same |
+  # | `image-segmentation` | images, `labels:` | `[{label:, score:, mask:}]` |
+  # | `depth-estimation` | images | `{predicted_depth:, depth:}` |
   # | `image-feature-extraction` | images | a vector |
   # | `audio-classification` | audio, `top_k:` | `[{label:, score:}]` |
   # | `zero-shot-audio-classification` | audio and labels | `[{label:, score:}]` |
@@ -37,6 +40,8 @@ module Candle
       "summarization" => :seq2seq, "translation" => :seq2seq, "image-classification" => :image_classifier,
       "zero-shot-image-classification" => :clip, "image-feature-extraction" => :image_embedding,
       "image-to-text" => :vlm, "object-detection" => :object_detector,
+      "zero-shot-object-detection" => :object_detector, "image-segmentation" => :image_segmenter,
+      "depth-estimation" => :depth_estimator,
       "audio-classification" => :audio_classifier, "audio-feature-extraction" => :audio_embedding,
       "zero-shot-audio-classification" => :audio_embedding, "automatic-speech-recognition" => :speech
     }.freeze
@@ -47,9 +52,10 @@ module Candle
     RUNS = { reranker: :ranked, classifier: :labels, zero_shot: :zero_shot, zero_shot_audio: :audio_labels,
              ner: :entities, masked_lm: :filled, question_answering: :answered, gliner: :extracted,
              llm: :generated, seq2seq: :rewritten, image_classifier: :image_labels, clip: :image_labels,
-             object_detector: :things, vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
+             object_detector: :things, zero_shot_things: :named_things, image_segmenter: :parts,
+             depth_estimator: :depths, vlm: :described, audio_classifier: :image_labels, speech: :spoken }.freeze
     # Tasks that models do beside their own.
-    ZERO_SHOT = { "zero-shot-classification" => :zero_shot,
+    ZERO_SHOT = { "zero-shot-classification" => :zero_shot, "zero-shot-object-detection" => :zero_shot_things,
                   "zero-shot-audio-classification" => :zero_shot_audio }.freeze
     private_constant :ENTITY, :RUNS, :ZERO_SHOT
 
@@ -201,6 +207,18 @@ module Candle
                     else [:generated_text, model.generate(input, **options)]
                     end
       Array(texts).map { |text| { name => text } }
+    end
+
+    def named_things(input, labels, threshold: 0.1, **options)
+      model.detect(input, labels: labels, threshold: threshold, **options)
+    end
+
+    def parts(input, **options)
+      model.segment(input, **options)
+    end
+
+    def depths(input, **options)
+      model.estimate(input, **options)
     end
 
     def things(...) = model.detect(...)

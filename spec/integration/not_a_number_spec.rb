@@ -49,6 +49,7 @@ RSpec.describe "A model that computes what is no number" do
     [:ObjectDetector, "yolos", "class_labels_classifier.layers.2.bias", told, ->(model) { model.detect(photo) }],
     [:ImageSegmenter, "segformer", "decode_head.classifier.bias", told, ->(model) { model.segment(photo) }],
     [:DocumentReader, "trocr", "decoder.model.decoder.layernorm_embedding.bias", no_word, ->(it) { it.read(photo) }],
+    [:DepthEstimator, "depth_anything", "head.conv3.bias", told, ->(model) { model.estimate(photo) }],
     [:LLM, "decoders/llama", "model.norm.weight", no_word, ->(model) { model.generate("the", **short) }],
     [:Seq2Seq, "seq2seq/t5", "decoder.final_layer_norm.weight", no_word, ->(model) { model.generate("a", **short) }],
     [:AudioClassifier, "speech/wav2vec2-classifier", "classifier.bias", told, ->(model) { model.classify(tones) }],

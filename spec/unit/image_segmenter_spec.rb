@@ -33,4 +33,39 @@ RSpec.describe Candle::ImageSegmenter do
     expect { described_class.from_pretrained(TinyModels.path("vit"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /is not a segmenter/)
   end
+
+  describe "with points and boxes" do
+    source = TinyModels.path("sam")
+    sam = nil
+    let(:prompted) { sam ||= described_class.from_pretrained(source, device: "cpu") }
+
+    it "finds what transformers finds" do
+      JSON.parse(File.read(File.join(source, "expected.json"))).fetch("cases").each do |entry|
+        image = File.expand_path("../fixtures/images/#{entry["picture"]}", __dir__)
+        found = prompted.segment(image, points: entry["points"], boxes: entry["boxes"], multiple: entry["several"])
+        wanted = entry["scores"].each_with_index.flat_map { |row, number| row.sort.reverse.map { |one| [number, one] } }
+        expect(found.map { |one| one[:prompt] }).to eq(wanted.map(&:first))
+        expect(found.map { |one| one[:score] }).to be_near(wanted.map(&:last), 1e-4)
+        best = entry["masks"].first[entry["scores"].first.each_with_index.max[1]]
+        pixels = found.first[:mask].prepared(raw).first.to_a.first.flatten
+        expect(pixels.zip(best.chars).count { |pixel, one| (pixel > 0.5) != (one == "1") }).to be <= 6
+      end
+    end
+
+    it "says what it needs", :gc_stress do
+      expect(prompted.labels).to eq([])
+      expect(prompted.warm_up).to be(prompted)
+      expect(Candle::ModelKind.of(source)).to eq(:image_segmenter)
+      box = { xmin: 5, ymin: 4, xmax: 50, ymax: 40 }
+      expect(prompted.segment(photo, boxes: [box]).map { |one| one[:score] })
+        .to eq(prompted.segment(photo, boxes: [box.values]).map { |one| one[:score] })
+      expect { prompted.segment(photo) }.to raise_error(ArgumentError, /give one of them/)
+      expect { prompted.segment([photo], points: [[1, 2]]) }.to raise_error(ArgumentError, /of one image/)
+      expect { prompted.segment(photo, points: [[1]]) }.to raise_error(ArgumentError, /a point must be/)
+      expect { prompted.segment(photo, points: [[1, Float::NAN]]) }.to raise_error(ArgumentError, /a point must be/)
+      expect { prompted.segment(photo, boxes: [[1, 2, 3]]) }.to raise_error(ArgumentError, /a box must have/)
+      expect { prompted.segment(photo, points: [[1, 2]], boxes: [box, box]) }.to raise_error(ArgumentError, /one box/)
+      expect { segmenter.segment(photo, points: [[1, 2]]) }.to raise_error(ArgumentError, /takes no points/)
+    end
+  end
 end

@@ -43,6 +43,22 @@ RSpec.describe Candle::ObjectDetector do
       .to raise_error(Candle::UnsupportedModelError, /is not a detector/)
   end
 
+  it "finds what labels name" do
+    source = TinyModels.path("owlvit")
+    wanted = JSON.parse(File.read(File.join(source, "expected.json")))
+    labels, threshold = wanted.values_at("labels", "threshold")
+    open = described_class.from_pretrained(source, device: "cpu")
+    wanted.fetch("cases").each do |entry|
+      found = open.detect(File.join(images, entry.fetch("picture")), labels: labels, threshold: threshold)
+      expect(found.map { |thing| thing[:label] }).to eq(entry["things"].map { |label,| labels[label] })
+      expect(found.map { |thing| thing[:box].values }).to be_near(entry["things"].map(&:last), 1e-1)
+    end
+    expect(open.labels).to eq([])
+    expect(open.warm_up).to be(open)
+    expect { open.detect(File.join(images, "photo.png")) }.to raise_error(ArgumentError, /finds what labels: names/)
+    expect { open.detect(File.join(images, "photo.png"), labels: []) }.to raise_error(Candle::InvalidInputError)
+  end
+
   it "draws and saves" do
     image = Candle::Image.open(File.join(images, "photo.png"))
     box = { xmin: 2, ymin: 3, xmax: 20, ymax: 30 }

@@ -1,6 +1,6 @@
 //! `Candle::ImageSegmenter`
 
-use engine::tasks::{SegmentModel, Segmentation};
+use engine::tasks::{Prompt, SegmentModel, Segmentation};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::{error, image, model};
@@ -51,6 +51,57 @@ fn list(ruby: &Ruby, found: &Segmentation) -> Result<RArray, Error> {
     Ok(list)
 }
 
+fn takes_prompts(ruby: &Ruby, this: &RbImageSegmenter) -> Result<bool, Error> {
+    Ok(this.model.get(ruby)?.takes_prompts())
+}
+
+/// Points as x, y and whether the thing is there, and corners of boxes, one list of each per prompt.
+type Prompts = Vec<(Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>)>;
+
+/// For each prompt a list of scores and masks.
+fn segment_prompts(
+    ruby: &Ruby,
+    this: &RbImageSegmenter,
+    images: RArray,
+    prompts: Prompts,
+    several: bool,
+) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
+    let prompt = |(points, corners): (Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>)| {
+        let points = points.into_iter();
+        Prompt {
+            points: points
+                .map(|(x, y, inside)| (x as f32, y as f32, inside))
+                .collect(),
+            corners: corners.map(|(left, top, right, bottom)| {
+                [left, top, right, bottom].map(|edge| edge as f32)
+            }),
+        }
+    };
+    let prompts: Vec<Prompt> = prompts.into_iter().map(prompt).collect();
+    let lists = ruby.ary_new();
+    image::in_slices(
+        ruby,
+        images,
+        |slice, _, cancel| {
+            let each = slice.iter();
+            let masks = each.map(|image| model.segment_prompts(image, &prompts, several, cancel));
+            masks.collect::<Result<Vec<_>, _>>()
+        },
+        |found, _| {
+            for masks in found.into_iter().flatten() {
+                let list = ruby.ary_new();
+                for one in masks {
+                    list.push((one.score, image::wrapped(ruby, one.mask)))?;
+                }
+                lists.push(list)?;
+            }
+            Ok(())
+        },
+    )?;
+    Ok(lists)
+}
+
 pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     let class = candle.define_class("ImageSegmenter", ruby.class_object())?;
     class.undef_default_alloc_func();
@@ -59,5 +110,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_segment", method!(segment, 1))?;
+    class.define_private_method("_takes_prompts", method!(takes_prompts, 0))?;
+    class.define_private_method("_segment_prompts", method!(segment_prompts, 3))?;
     model::define_model!(class, RbImageSegmenter)
 }

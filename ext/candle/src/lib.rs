@@ -7,6 +7,7 @@ mod build_info;
 mod classifier;
 mod clip;
 mod convert;
+mod depth_estimator;
 mod device;
 mod document_reader;
 mod dtype;
@@ -93,6 +94,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     image_classifier::init(ruby, candle)?;
     object_detector::init(ruby, candle)?;
     image_segmenter::init(ruby, candle)?;
+    depth_estimator::init(ruby, candle)?;
     vlm::init(ruby, candle)?;
     document_reader::init(ruby, candle)?;
     recognizers::init(ruby, candle)?;
@@ -129,6 +131,7 @@ fn resolve_classes(ruby: &Ruby) {
         <ner::RbNer as TypedData>::class,
         <object_detector::RbObjectDetector as TypedData>::class,
         <image_segmenter::RbImageSegmenter as TypedData>::class,
+        <depth_estimator::RbDepthEstimator as TypedData>::class,
         <question_answerer::RbQuestionAnswerer as TypedData>::class,
         <reranker::RbReranker as TypedData>::class,
         <recognizers::RbGazetteer as TypedData>::class,

@@ -23,11 +23,16 @@ fn labels(ruby: &Ruby, this: &RbObjectDetector) -> Result<Vec<String>, Error> {
     Ok(this.model.get(ruby)?.labels().to_vec())
 }
 
+fn takes_labels(ruby: &Ruby, this: &RbObjectDetector) -> Result<bool, Error> {
+    Ok(this.model.get(ruby)?.takes_labels())
+}
+
 /// For each image a list of label numbers, scores and corners, best first.
 fn detect(
     ruby: &Ruby,
     this: &RbObjectDetector,
     images: RArray,
+    labels: Vec<String>,
     threshold: f64,
 ) -> Result<RArray, Error> {
     let model = this.model.get(ruby)?;
@@ -35,7 +40,7 @@ fn detect(
     image::in_slices(
         ruby,
         images,
-        |slice, first, cancel| model.detect(slice, threshold as f32, first, cancel),
+        |slice, first, cancel| model.find(slice, &labels, threshold as f32, first, cancel),
         |found, _| {
             found
                 .iter()
@@ -61,6 +66,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_labels", method!(labels, 0))?;
-    class.define_private_method("_detect", method!(detect, 2))?;
+    class.define_private_method("_takes_labels", method!(takes_labels, 0))?;
+    class.define_private_method("_detect", method!(detect, 3))?;
     model::define_model!(class, RbObjectDetector)
 }

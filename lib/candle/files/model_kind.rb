@@ -16,7 +16,7 @@ module Candle
       masked_lm: :MaskedLM, question_answering: :QuestionAnswerer, seq2seq: :Seq2Seq, vlm: :VLM, clip: :CLIP,
       sparse: :SparseEmbeddingModel, late_interaction: :LateInteractionModel, image_embedding: :ImageEmbeddingModel,
       image_classifier: :ImageClassifier, document_reader: :DocumentReader, object_detector: :ObjectDetector,
-      image_segmenter: :ImageSegmenter,
+      image_segmenter: :ImageSegmenter, depth_estimator: :DepthEstimator,
       speech: :Transcriber, gliner: :GLiNER, gliclass: :GLiClass,
       audio_embedding: :AudioEmbeddingModel, audio_classifier: :AudioClassifier,
       voice_activity: :VoiceActivityDetector
@@ -30,7 +30,8 @@ module Candle
       vlm: "vision-language model", clip: "model of texts and images", sparse: "sparse embedding model",
       late_interaction: "late-interaction model", image_embedding: "image embedding model",
       image_classifier: "image classifier", document_reader: "document reader", object_detector: "object detector",
-      image_segmenter: "image segmenter", speech: "speech model", gliner: "GLiNER model",
+      image_segmenter: "image segmenter", depth_estimator: "depth estimator", speech: "speech model",
+      gliner: "GLiNER model",
       gliclass: "GLiClass model", audio_embedding: "audio embedding model",
       audio_classifier: "audio classifier", voice_activity: "voice activity detector"
     }.freeze
@@ -41,9 +42,12 @@ module Candle
       /\A(Wav2Vec2(Bert)?|Hubert|WavLM|AST|Clap)Model(WithProjection)?\z/ => :audio_embedding,
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
-      /\A(CLIP|Siglip2?)Model\z/ => :clip, /ForImageClassification\z/ => :image_classifier,
+      /\A(CLIP|Siglip2?|MetaClip2)Model\z/ => :clip, /ForImageClassification(WithTeacher)?\z/ => :image_classifier,
       /ForObjectDetection\z/ => :object_detector, /ForSemanticSegmentation\z/ => :image_segmenter,
       /\A(VisionEncoderDecoderModel|Florence2ForConditionalGeneration)\z/ => :document_reader,
+      /ForDepthEstimation\z/ => :depth_estimator, /\ASamModel\z/ => :image_segmenter,
+      /\A(Swin(v2)?|Beit|Data2VecVision|DeiT|MobileNetV2|EfficientNet|DINOv3(ViT|ConvNext))Model\z/ => :image_embedding,
+      /\A(Aimv2|CLIP|Siglip2?|MetaClip2)VisionModel\z/ => :image_embedding,
       /\A(ViT|Dinov2(WithRegisters)?|ResNet|ConvNext(V2)?)Model\z/ => :image_embedding,
       /\A(HF_ColBERT|Col(Pali|Qwen2|ModernVBert)ForRetrieval)\z/ => :late_interaction,
       /(ForCausalLM|LMHeadModel)\z/ => :llm, /\A(Whisper|Moonshine)ForConditionalGeneration\z|ForCTC\z/ => :speech,

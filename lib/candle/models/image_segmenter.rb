@@ -5,26 +5,42 @@ Candle::Native.complete(:ImageSegmenter)
 require "candle/media/image"
 
 module Candle
-  # What is where in images: a label for every pixel, by SegFormer.
+  # What is where in images: a label for every pixel, by SegFormer, and masks of what points and boxes show, by SAM.
   #
   # @example
   #   segmenter = Candle::ImageSegmenter.from_pretrained("spec/fixtures/tiny/segformer")
   #   found = segmenter.segment("spec/fixtures/images/photo.png")
   #   found.first.keys # => [:label, :score, :mask]
   #   found.first[:mask].size # => [88, 66]
+  #
+  # @example
+  #   segmenter = Candle::ImageSegmenter.from_pretrained("spec/fixtures/tiny/sam")
+  #   found = segmenter.segment("spec/fixtures/images/photo.png", points: [[40, 30], [5, 5, false]])
+  #   found.map(&:keys) # => [[:prompt, :score, :mask], [:prompt, :score, :mask], [:prompt, :score, :mask]]
   class ImageSegmenter
     include Model
     extend ImageLoading
 
-    # @param input [String, Pathname, IO, Image, Array] an image or several
+    # @param input [String, Pathname, IO, Image, Array] an image or several; with points and boxes, one
     # @param labels [Array<String>, nil] only parts with these labels; nil is all
+    # @param points [Array<Array>, nil] `[x, y]` in pixels for each point on a thing, and `[x, y, false]` for points
+    #   beside it; all show one thing. Of SAM
+    # @param boxes [Array<Hash, Array>, nil] `{xmin:, ymin:, xmax:, ymax:}`, as {ObjectDetector#detect} returns them, or
+    #   four numbers in this order; each shows a thing. Of SAM; with points, one box
+    # @param multiple [Boolean] several masks for each thing, since a point may show a thing or a part of it; false is
+    #   one. Of SAM
     # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:, mask:}`, the largest part first: `score` is how much
     #   of the image it covers, and `mask` an {Image} of the same size, white where the label is. One list for an image,
-    #   one per image for an Array
+    #   one per image for an Array. Of points and boxes `{prompt:, score:, mask:}`: the number of the thing, and the
+    #   best mask of each first, by what the model thinks of it
     # @raise [InvalidInputError] for what isn't an image, naming its index
-    # @raise [ArgumentError] for labels that the model does not have
-    def segment(input, labels: nil)
+    # @raise [ArgumentError] for labels that the model does not have, for points and boxes that it does not take, and
+    #   without those that it needs
+    def segment(input, labels: nil, points: nil, boxes: nil, multiple: true)
       images, single = Image.inputs(input)
+      return prompted(images, single, points, boxes, multiple) if takes_prompts?
+      raise ArgumentError, "this segmenter takes no points and boxes" unless points.nil? && boxes.nil?
+
       wanted = Arguments.known_labels(labels, self.labels)
       lists = _segment(images).map do |parts|
         parts = parts.map { |label, score, mask| { label: self.labels.fetch(label), score: score, mask: mask } }
@@ -41,8 +57,58 @@ module Candle
 
     private
 
+    def takes_prompts?
+      looked_up(:takes_prompts) { _takes_prompts }
+    end
+
+    def prompted(images, single, points, boxes, multiple)
+      raise ArgumentError, "points and boxes are of one image, not of an Array" unless single
+
+      prompts = prompts_of(points, boxes)
+      _segment_prompts(images, prompts, multiple ? true : false).each_with_index.flat_map do |masks, number|
+        masks = masks.map { |score, mask| { prompt: number, score: score, mask: mask } }
+        masks.sort_by.with_index { |one, index| [-one[:score], index] }
+      end
+    end
+
+    def prompts_of(points, boxes)
+      points = listed(points, "points").map { |point| point_of(point) }
+      boxes = listed(boxes, "boxes").map { |box| corners_of(box) }
+      none = points.empty? && boxes.empty?
+      raise ArgumentError, "this segmenter finds what points: and boxes: show; give one of them" if none
+      raise ArgumentError, "points go with one box, not with #{boxes.size}" if points.any? && boxes.size > 1
+
+      boxes.empty? ? [[points, nil]] : boxes.map { |corners| [points, corners] }
+    end
+
+    def listed(value, name)
+      return [] if NilClass === value
+      return value if Array === value
+
+      raise ArgumentError, "#{name} must be an Array, not #{Arguments.shown(value)}"
+    end
+
+    def point_of(point)
+      x, y, inside = point if Array === point && point.size.between?(2, 3)
+      inside = true if inside.nil?
+      return [x.to_f, y.to_f, inside] if number?(x) && number?(y) && [true, false].include?(inside)
+
+      raise ArgumentError, "a point must be [x, y] or [x, y, false], not #{Arguments.shown(point)}"
+    end
+
+    def corners_of(box)
+      edges = Hash === box ? %i[xmin ymin xmax ymax].map { |edge| box[edge] || box[edge.to_s] } : box
+      return edges.map(&:to_f) if Array === edges && edges.size == 4 && edges.all? { |edge| number?(edge) }
+
+      raise ArgumentError, "a box must have xmin, ymin, xmax and ymax, not #{Arguments.shown(box)}"
+    end
+
+    def number?(value)
+      (Integer === value && value.abs < 1_000_000_000) || (Float === value && value.finite?)
+    end
+
     def smoke_test
-      segment(Image::BLANK)
+      segment(Image::BLANK, points: takes_prompts? ? [[0, 0]] : nil)
     end
   end
 end

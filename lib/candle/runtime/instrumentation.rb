@@ -37,6 +37,7 @@ module Candle
       [:ObjectDetector, "detect", %i[detect], 0, false],
       [:DocumentReader, "read", %i[read], 0, false],
       [:ImageSegmenter, "segment", %i[segment], 0, false],
+      [:DepthEstimator, "estimate", %i[estimate], 0, false],
       [:AudioEmbeddingModel, "embed", %i[embed embed_text], 0, false],
       [:AudioEmbeddingModel, "classify", %i[classify_audio], 0, false],
       [:VoiceActivityDetector, "detect", %i[detect probabilities], 0, false],

@@ -15,7 +15,7 @@ class HostileArguments
     QuestionAnswerer: "bert-question", GLiNER: "gliner", GLiClass: "gliclass", Seq2Seq: "seq2seq/t5", CLIP: "clip",
     VLM: "llava",
     ImageEmbeddingModel: "dinov2", ImageClassifier: "vit-classifier", ObjectDetector: "yolos",
-    ImageSegmenter: "segformer", DocumentReader: "trocr",
+    ImageSegmenter: "segformer", DepthEstimator: "depth_anything", DocumentReader: "trocr",
     Transcriber: "speech/whisper", AudioClassifier: "speech/wav2vec2-classifier",
     AudioEmbeddingModel: "speech/hubert-embedding", VoiceActivityDetector: "speech/silero"
   }.freeze

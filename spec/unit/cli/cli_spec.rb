@@ -84,6 +84,18 @@ RSpec.describe Candle::CLI do
     expect(cli("segment", "-m", model)).to match([2, "", /at least one image/])
   end
 
+  it "estimates depths" do
+    photo = File.expand_path("../../fixtures/images/photo.png", __dir__)
+    model = TinyModels.path("depth_anything")
+    command = ["depth", photo, "-m", model, "--device", "cpu"]
+    status, output, = cli(*command)
+    expect([status, output]).to match([0, /photo\.png\t[\d.e-]+\t[\d.e-]+$/])
+    found = JSON.parse(cli(*command, "--json", "-o", "depths")[1])
+    expect(Candle::Image.open(found["depth"]).size).to eq([88, 66])
+    expect(found["least"]).to be < found["most"]
+    expect(cli("depth", "-m", model)).to match([2, "", /at least one image/])
+  end
+
   it "describes every command with an example" do
     verbs = described_class.verbs.except("help")
     expect(verbs.keys).to include("chat", "run", "embed", "rerank", "classify", "entities", "search", "serve", "mcp",

@@ -3,6 +3,7 @@
 pub mod config;
 pub mod convolutional;
 pub mod decoder;
+pub mod depth;
 pub mod detection;
 pub mod encoder;
 pub mod families;
@@ -15,11 +16,13 @@ pub mod parameters;
 pub mod parts;
 pub mod positions;
 pub mod projections;
+pub mod prompted;
 pub mod rope;
 pub mod segmentation;
 pub mod seq2seq;
 pub mod speech;
 pub mod text;
+pub mod towers;
 pub mod verification;
 pub mod vision;
 

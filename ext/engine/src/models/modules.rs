@@ -34,6 +34,7 @@ pub struct Convolution<'a> {
     pub stride: usize,
     /// `None`: half of the kernel.
     pub padding: Option<usize>,
+    pub dilation: usize,
     pub groups: usize,
     pub activation: Option<Activation>,
 }
@@ -46,6 +47,7 @@ impl<'a> Convolution<'a> {
             epsilon: BATCH_NORM_EPSILON,
             stride: 1,
             padding: None,
+            dilation: 1,
             groups: 1,
             activation,
         }
@@ -213,6 +215,17 @@ impl<'a> Modules<'a> {
         Ok(Norm::layer(weight, Some(bias), epsilon))
     }
 
+    /// A norm by the root of the mean of squares.
+    pub fn rms_norm(&self, names: &str, width: usize, epsilon: f32) -> Result<Norm> {
+        let weight = self.at(names).shaped("weight", &[width])?;
+        Ok(Norm::rms(weight, 0.0, epsilon))
+    }
+
+    /// The first of several names that there is.
+    pub fn known<'n>(&self, names: &'n str) -> Option<&'n str> {
+        names.split('|').find(|name| self.has(name))
+    }
+
     pub fn batch_norm(&self, names: &str, epsilon: f64) -> Result<FixedNorm> {
         let module = self.at(names);
         let width = module.shape("weight")?;
@@ -242,7 +255,10 @@ impl<'a> Modules<'a> {
             "" => None,
             name => Some(self.batch_norm(name, of.epsilon)?),
         };
-        let window = Window::new(kernel, of.stride, of.padding.unwrap_or(kernel / 2));
+        let window = Window {
+            dilation: of.dilation,
+            ..Window::new(kernel, of.stride, of.padding.unwrap_or(kernel / 2))
+        };
         let bias = module.optional("bias")?;
         Conv2d::new(
             &weight,

@@ -28,6 +28,8 @@ pub struct Window {
     pub stride: usize,
     /// On every side.
     pub padding: usize,
+    /// How far places of the window lie apart.
+    pub dilation: usize,
     /// Whether a window that reaches beyond the end counts.
     pub beyond: bool,
 }
@@ -38,6 +40,7 @@ impl Window {
             kernel,
             stride,
             padding,
+            dilation: 1,
             beyond: false,
         }
     }
@@ -45,7 +48,8 @@ impl Window {
     /// How many windows there are over so many places.
     pub fn count(&self, places: usize) -> usize {
         let padded = places + 2 * self.padding;
-        let Some(room) = padded.checked_sub(self.kernel) else {
+        let reach = (self.kernel - 1) * self.dilation + 1;
+        let Some(room) = padded.checked_sub(reach) else {
             return usize::from(self.beyond && places > 0);
         };
         if self.beyond {
@@ -70,8 +74,9 @@ impl Window {
         let mut rows = Vec::with_capacity(windows.len() * self.kernel * self.kernel);
         for window in windows {
             let (top, left) = (window / across * self.stride, window % across * self.stride);
-            for y in top..top + self.kernel {
-                for x in left..left + self.kernel {
+            let steps = (0..self.kernel).map(|step| step * self.dilation);
+            for y in steps.clone().map(|step| top + step) {
+                for x in steps.clone().map(|step| left + step) {
                     let place = (y.checked_sub(self.padding), x.checked_sub(self.padding));
                     rows.push(match place {
                         (Some(y), Some(x)) if y < map.height && x < map.width => {
@@ -84,6 +89,18 @@ impl Window {
         }
         rows
     }
+}
+
+/// The same where the first and the last place stay where they are (`align_corners`).
+pub fn between_corners(from: usize, to: usize) -> Vec<(usize, usize, f32)> {
+    let last = from.saturating_sub(1);
+    let scale = last as f32 / to.saturating_sub(1).max(1) as f32;
+    let place = |at: usize| {
+        let at = scale * at as f32;
+        let first = (at as usize).min(last);
+        (first, (first + 1).min(last), at - first as f32)
+    };
+    (0..to).map(place).collect()
 }
 
 /// For each of `to` places the two of `from` that it lies between, and how near it is to the second.
@@ -180,15 +197,37 @@ impl FeatureMap {
 
     /// With zeros to the right and below.
     pub fn padded(&self, right: usize, below: usize) -> Result<Self> {
-        let (height, width) = (self.height + below, self.width + right);
+        self.framed([0, right, 0, below])
+    }
+
+    /// With zeros to the left, to the right, above and below.
+    pub fn framed(&self, [left, right, above, below]: [usize; 4]) -> Result<Self> {
+        if left + right + above + below == 0 {
+            return Ok(self.clone());
+        }
+        let (height, width) = (above + self.height + below, left + self.width + right);
         let outside = self.height * self.width;
         let mut rows = Vec::with_capacity(height * width);
         for y in 0..height {
             for x in 0..width {
-                let inside = y < self.height && x < self.width;
-                rows.push(if inside { y * self.width + x } else { outside } as u32);
+                let place = y.checked_sub(above).zip(x.checked_sub(left));
+                rows.push(match place {
+                    Some((y, x)) if y < self.height && x < self.width => y * self.width + x,
+                    _ => outside,
+                } as u32);
             }
         }
+        Self::new(self.picked(rows, 0.0)?, (height, width))
+    }
+
+    /// The first rows and columns.
+    pub fn cut(&self, (height, width): (usize, usize)) -> Result<Self> {
+        let (height, width) = (height.min(self.height), width.min(self.width));
+        if (height, width) == self.size() {
+            return Ok(self.clone());
+        }
+        let place = |at: usize| (at / width * self.width + at % width) as u32;
+        let rows: Vec<u32> = (0..height * width).map(place).collect();
         Self::new(self.picked(rows, 0.0)?, (height, width))
     }
 
@@ -201,7 +240,20 @@ impl FeatureMap {
     }
 
     /// Of another size: new places are means of those around (`align_corners` false).
-    pub fn stretched(&self, (height, width): (usize, usize)) -> Result<Self> {
+    pub fn stretched(&self, size: (usize, usize)) -> Result<Self> {
+        self.resized(size, between)
+    }
+
+    /// The same where the corners stay where they are (`align_corners` true).
+    pub fn stretched_corners(&self, size: (usize, usize)) -> Result<Self> {
+        self.resized(size, between_corners)
+    }
+
+    fn resized(
+        &self,
+        (height, width): (usize, usize),
+        between: fn(usize, usize) -> Vec<(usize, usize, f32)>,
+    ) -> Result<Self> {
         if self.size() == (height, width) {
             return Ok(self.clone());
         }

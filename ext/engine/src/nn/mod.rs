@@ -20,6 +20,7 @@ pub mod projection;
 pub mod rope;
 pub mod selftest;
 pub mod splade;
+pub mod spread;
 
 pub use attention::{
     attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
@@ -41,3 +42,4 @@ pub use pooling::Pooling;
 pub use projection::{Projection, ProjectionUpdates};
 pub use rope::{Rope, RopeTable};
 pub use splade::SpladePooling;
+pub use spread::Spread;

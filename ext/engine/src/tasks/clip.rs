@@ -76,7 +76,7 @@ impl ClipModel {
         let text_space = parameters.optional_linear(Part::SharedSpace, text_width)?;
         let image_width = vision.tower.config().encoder.hidden_size;
         let image_space = match kind {
-            Kind::Clip => Some(vision.tower_projection(&vision_raw, &checkpoint)?),
+            Kind::Clip | Kind::MetaClip => Some(vision.tower_projection(&vision_raw, &checkpoint)?),
             Kind::Siglip => None,
         };
         let dimension = image_space.as_ref().map_or(image_width, Linear::outputs);
@@ -92,7 +92,7 @@ impl ClipModel {
             .with_truncation(None);
         let positions = text.max_positions();
         let max_length = match kind {
-            Kind::Clip => effective_length(&[options.max_length, positions])?,
+            Kind::Clip | Kind::MetaClip => effective_length(&[options.max_length, positions])?,
             Kind::Siglip => effective_length(&[positions])?,
         };
         let mut inventory = text.inventory()?;
@@ -267,6 +267,7 @@ impl VisionTower {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Clip,
+    MetaClip,
     Siglip,
 }
 
@@ -274,12 +275,13 @@ impl Kind {
     fn of(raw: &RawConfig) -> Result<Self> {
         match raw.model_type()? {
             Some("clip") => Ok(Self::Clip),
+            Some("metaclip_2") => Ok(Self::MetaClip),
             Some("siglip" | "siglip2") => Ok(Self::Siglip),
             found => Err(Error::unsupported(
                 raw.file(),
                 format!(
-                    "model_type {:?} is not a model of texts and images that red-candle can run. It runs clip, siglip \
-                     and siglip2",
+                    "model_type {:?} is not a model of texts and images that red-candle can run. It runs clip, siglip, \
+                     siglip2 and metaclip_2",
                     found.unwrap_or("(none)")
                 ),
             )),
@@ -310,6 +312,7 @@ impl Kind {
                 Some(2) | None => Ending::Largest,
                 Some(end) => Ending::Token(end),
             },
+            Self::MetaClip => Ending::Token(id("eos_token_id")?.unwrap_or(49_407)),
             Self::Siglip => {
                 let padding = match declared("pad_token") {
                     Some(padding) => Some(padding),
@@ -330,7 +333,7 @@ impl Kind {
         };
         let scale = number(Part::MatchScale)?.unwrap_or(2.6592).exp();
         Ok(match self {
-            Self::Clip => Matching::Softmax { scale },
+            Self::Clip | Self::MetaClip => Matching::Softmax { scale },
             Self::Siglip => Matching::Sigmoid {
                 scale,
                 bias: number(Part::MatchBias)?.unwrap_or(0.0),

@@ -2,20 +2,29 @@
 
 use std::sync::Arc;
 
-use crate::models::detection::{Detector, Predictions, Scoring};
-use crate::{CancelToken, Result};
+use crate::models::detection::{Detector, Predictions, Scoring, OPEN_TYPES};
+use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
 use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelShape};
+use super::open_detection::OpenDetector;
 use super::vision::{self, Picture};
 
 pub struct DetectModel {
-    detector: Detector,
+    finder: Finder,
     processor: Processor,
     labels: Vec<String>,
     info: ModelInfo,
+}
+
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Finder {
+    /// Things of classes that it was trained with.
+    Closed(Detector),
+    /// Things that a call names; boxes may be parts of a square around the picture.
+    Open(OpenDetector, bool),
 }
 
 /// A thing in a picture.
@@ -32,28 +41,50 @@ impl DetectModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let config = checkpoint.required_config("images")?;
-        let place = (&checkpoint.opened, checkpoint.dtype);
-        let source = checkpoint.source.as_ref();
-        let detector = Detector::load(config, source, place, checkpoint.int8, cancel)?;
-        let classes = detector.classes();
-        let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
-        let labels = labels.unwrap_or_else(|| numbered_labels(classes));
-        let heads = config.opt_usize(["decoder_attention_heads", "num_attention_heads"])?;
-        let shape = ModelShape {
-            family: detector.family(),
-            hidden_size: detector.hidden_size(),
-            layers: detector.layer_count(),
-            attention_heads: heads.unwrap_or(0),
-            vocabulary: 0,
+        let found = config.model_type()?.unwrap_or_default().to_owned();
+        let (finder, labels, shape, inventory) = if OPEN_TYPES.contains(&&found[..]) {
+            let detector = OpenDetector::load(config, &checkpoint, files, options, cancel)?;
+            let (hidden_size, layers, attention_heads, vocabulary) = detector.sizes();
+            let shape = ModelShape {
+                family: &found,
+                hidden_size,
+                layers,
+                attention_heads,
+                vocabulary,
+            };
+            let inventory = detector.inventory()?;
+            let finder = Finder::Open(detector, found == "owlv2");
+            (finder, Vec::new(), shape, inventory)
+        } else {
+            let place = (&checkpoint.opened, checkpoint.dtype);
+            let source = checkpoint.source.as_ref();
+            let detector = Detector::load(config, source, place, checkpoint.int8, cancel)?;
+            let classes = detector.classes();
+            let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
+            let heads = config.opt_usize(["decoder_attention_heads", "num_attention_heads"])?;
+            let shape = ModelShape {
+                family: &found,
+                hidden_size: detector.hidden_size(),
+                layers: detector.layer_count(),
+                attention_heads: heads.unwrap_or(0),
+                vocabulary: 0,
+            };
+            let inventory = detector.inventory()?;
+            let labels = labels.unwrap_or_else(|| numbered_labels(classes));
+            (Finder::Closed(detector), labels, shape, inventory)
         };
-        let (inventory, verified) = (detector.inventory()?, options.verifies());
-        let info = ModelInfo::of(&checkpoint, &shape, inventory, verified)?;
+        let info = ModelInfo::of(&checkpoint, &shape, inventory, options.verifies())?;
         Ok(Self {
             processor: vision::processor(files, None, cancel)?,
-            detector,
+            finder,
             labels,
             info,
         })
+    }
+
+    /// Whether calls name what is to be found.
+    pub fn takes_labels(&self) -> bool {
+        matches!(self.finder, Finder::Open(..))
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -73,11 +104,31 @@ impl DetectModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<Detection>>> {
+        self.find(pictures, &[], threshold, first, cancel)
+    }
+
+    /// The same of things that have one of these labels, by their place among them; of detectors that take labels.
+    pub fn find(
+        &self,
+        pictures: &[Picture],
+        labels: &[String],
+        threshold: f32,
+        first: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<Detection>>> {
+        let queries = match &self.finder {
+            Finder::Open(detector, _) if !labels.is_empty() => detector.queries(labels, cancel)?,
+            Finder::Open(..) => {
+                let reason = "this detector finds what labels name, and there are none";
+                return Err(Error::InvalidInput(reason.into()));
+            }
+            Finder::Closed(_) => Vec::new(),
+        };
         let single = pictures.len() == 1 && first == 0;
         let mut found = Vec::with_capacity(pictures.len());
         for (index, picture) in pictures.iter().enumerate() {
             cancel.check()?;
-            let predicted = self.predict(picture, cancel);
+            let predicted = self.predict_of(picture, &queries, cancel);
             let (image, predictions) =
                 predicted.map_err(|error| vision::named(error, first + index, single))?;
             found.push(self.things(&predictions, &image, threshold));
@@ -91,20 +142,54 @@ impl DetectModel {
         picture: &Picture,
         cancel: &CancelToken,
     ) -> Result<(Arc<Image>, Predictions)> {
+        self.predict_of(picture, &[], cancel)
+    }
+
+    /// The same for labels.
+    pub fn predict_labels(
+        &self,
+        picture: &Picture,
+        labels: &[String],
+        cancel: &CancelToken,
+    ) -> Result<(Arc<Image>, Predictions)> {
+        let queries = match &self.finder {
+            Finder::Open(detector, _) => detector.queries(labels, cancel)?,
+            Finder::Closed(_) => Vec::new(),
+        };
+        self.predict_of(picture, &queries, cancel)
+    }
+
+    fn predict_of(
+        &self,
+        picture: &Picture,
+        queries: &[Vec<f32>],
+        cancel: &CancelToken,
+    ) -> Result<(Arc<Image>, Predictions)> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        let predictions = threads::install(|| self.detector.forward(&view, cancel))??;
+        let predictions = threads::install(|| match &self.finder {
+            Finder::Closed(detector) => detector.forward(&view, cancel),
+            Finder::Open(detector, _) => detector.forward(&view, queries, cancel),
+        })??;
         self.info.check_numbers(&predictions.logits)?;
         self.info.check_numbers(&predictions.boxes.concat())?;
         Ok((image, predictions))
     }
 
     fn things(&self, predictions: &Predictions, image: &Image, threshold: f32) -> Vec<Detection> {
-        let scored = match self.detector.scoring() {
+        let scoring = match &self.finder {
+            Finder::Closed(detector) => detector.scoring(),
+            Finder::Open(..) => Scoring::Best,
+        };
+        let scored = match scoring {
             Scoring::Exclusive => exclusive(predictions),
             Scoring::Independent => independent(predictions),
+            Scoring::Best => best(predictions),
         };
-        let (width, height) = (image.width() as f32, image.height() as f32);
+        let (mut width, mut height) = (image.width() as f32, image.height() as f32);
+        if matches!(self.finder, Finder::Open(_, true)) {
+            (width, height) = (width.max(height), width.max(height));
+        }
         let above = scored.into_iter().filter(|&(score, ..)| score > threshold);
         let things = above.filter_map(|(score, query, label)| {
             let [x, y, wide, high] = *predictions.boxes.get(query)?;
@@ -123,6 +208,17 @@ impl DetectModel {
         things.sort_by(|a, b| b.score.total_cmp(&a.score));
         things
     }
+}
+
+/// The best label of each query, and its score by itself.
+fn best(predictions: &Predictions) -> Vec<(f32, usize, usize)> {
+    let rows = predictions.logits.chunks_exact(predictions.classes.max(1));
+    let each = rows.enumerate().filter_map(|(query, row)| {
+        let all = row.iter().copied().enumerate();
+        let (label, logit) = all.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+        Some((1.0 / (1.0 + (-logit).exp()), query, label))
+    });
+    each.collect()
 }
 
 /// Score, query and label of each query.

@@ -6,8 +6,9 @@ use crate::models::convolutional::{self, Backbone};
 use crate::models::modules::Modules;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
+use crate::models::towers::{self, Tower};
 use crate::models::vision::{Blueprint, Seen};
-use crate::nn::{FeatureMap, Inventory, Linear};
+use crate::nn::{elementwise, FeatureMap, Inventory, Linear};
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
@@ -32,16 +33,31 @@ enum Body {
     Convolutions(Convolutions),
 }
 
-/// A convolutional network and what its checkpoint makes of pictures before.
+/// A network that reads maps, and what its checkpoint makes of pictures before.
 struct Convolutions {
-    backbone: Backbone,
+    network: Network,
     processor: Processor,
     place: (candle_core::Device, DType),
+}
+
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Network {
+    Maps(Backbone),
+    Patches(Tower),
+}
+
+/// How many of the first tokens a classifier reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Pooled,
+    /// Two classifiers, whose logits are averaged (DeiT).
+    First(usize),
 }
 
 pub struct ImageClassifyModel {
     body: Body,
     head: Linear,
+    reads: Reads,
     labels: Vec<String>,
     independent: bool,
     info: ModelInfo,
@@ -83,7 +99,9 @@ impl ImageEmbeddingModel {
             Body::Tower(vision) => vision.rows(pictures, first, cancel, |seen: &Seen| {
                 finish(vision.tower.pool(seen)?)
             })?,
-            Body::Convolutions(body) => body.rows(pictures, first, cancel, finish)?,
+            Body::Convolutions(body) => {
+                body.rows(pictures, first, Reads::Pooled, cancel, finish)?
+            }
         };
         self.info.check_numbers(&values)?;
         Ok(Embeddings {
@@ -99,9 +117,12 @@ impl ImageClassifyModel {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let (body, mut info) = load(&checkpoint, files, options, cancel)?;
         let config = checkpoint.required_config("images")?;
-        let head = match &body {
-            Body::Tower(vision) => tower_head(&checkpoint, vision, info.hidden_size)?,
-            Body::Convolutions(_) => convolutional_head(&checkpoint, info.hidden_size)?,
+        let (head, reads) = match &body {
+            Body::Tower(vision) => {
+                let head = tower_head(&checkpoint, vision, info.hidden_size)?;
+                (head, Reads::Pooled)
+            }
+            Body::Convolutions(body) => body_head(&checkpoint, body, info.hidden_size)?,
         };
         let outputs = head.outputs();
         info.inventory.add_linear(&head)?;
@@ -111,6 +132,7 @@ impl ImageClassifyModel {
             independent: problem == Some("multi_label_classification") || outputs == 1,
             body,
             head,
+            reads,
             info,
         })
     }
@@ -132,10 +154,17 @@ impl ImageClassifyModel {
     ) -> Result<Logits> {
         let finish = |input: Tensor| self.head.forward(&input.contiguous()?);
         let values = match &self.body {
-            Body::Tower(vision) => vision.rows(pictures, first, cancel, |seen| {
-                finish(vision.tower.classifier_input(seen)?)
-            })?,
-            Body::Convolutions(body) => body.rows(pictures, first, cancel, finish)?,
+            Body::Tower(vision) => {
+                let read = vision
+                    .tower
+                    .config()
+                    .classifier
+                    .layers(vision.tower.config());
+                vision.rows_after(pictures, first, &read, cancel, |seen| {
+                    finish(vision.tower.classifier_input(seen)?)
+                })?
+            }
+            Body::Convolutions(body) => body.rows(pictures, first, self.reads, cancel, finish)?,
         };
         self.info.check_numbers(&values)?;
         Ok(Logits {
@@ -156,7 +185,11 @@ fn no_classifier(checkpoint: &Checkpoint) -> Error {
 }
 
 fn tower_head(checkpoint: &Checkpoint, vision: &VisionTower, hidden: usize) -> Result<Linear> {
-    let names = Blueprint::from_config(checkpoint.required_config("images")?)?.names;
+    let config = checkpoint.required_config("images")?;
+    if vision::of_pair(config)?.is_some() {
+        return classifier(checkpoint, &["classifier"], hidden);
+    }
+    let names = Blueprint::from_config(config)?.names;
     let source = checkpoint.source.as_ref();
     let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
     if !parameters.has(Part::SequenceOutput) {
@@ -171,15 +204,57 @@ fn tower_head(checkpoint: &Checkpoint, vision: &VisionTower, hidden: usize) -> R
     parameters.linear(Part::SequenceOutput, inputs, outputs)
 }
 
-fn convolutional_head(checkpoint: &Checkpoint, width: usize) -> Result<Linear> {
-    const NAMES: [&str; 3] = ["classifier.1", "classifier", "fc"];
-    let source = checkpoint.source.as_ref();
-    let names = source.names();
+fn modules_of<'a>(checkpoint: &'a Checkpoint, names: &'a [String]) -> Modules<'a> {
     let place = (&checkpoint.opened, checkpoint.dtype);
-    let modules = Modules::new(source, &names, place, checkpoint.int8);
-    let name = NAMES.into_iter().find(|name| modules.has(name));
+    Modules::new(checkpoint.source.as_ref(), names, place, checkpoint.int8)
+}
+
+fn classifier(checkpoint: &Checkpoint, known: &[&str], width: usize) -> Result<Linear> {
+    let names = checkpoint.source.names();
+    let modules = modules_of(checkpoint, &names);
+    let name = known.iter().find(|name| modules.has(name));
     modules.linear(name.ok_or_else(|| no_classifier(checkpoint))?, width)
 }
+
+fn body_head(
+    checkpoint: &Checkpoint,
+    body: &Convolutions,
+    width: usize,
+) -> Result<(Linear, Reads)> {
+    let names = checkpoint.source.names();
+    let modules = modules_of(checkpoint, &names);
+    let tokens = matches!(body.network, Network::Patches(_));
+    if tokens && modules.has("cls_classifier") && modules.has("distillation_classifier") {
+        return Ok((averaged(&modules, width)?, Reads::First(2)));
+    }
+    let known = ["classifier.1", "classifier", "fc"];
+    let reads = match &body.network {
+        Network::Patches(tower) if tower.family == "deit" => Reads::First(1),
+        _ => Reads::Pooled,
+    };
+    Ok((classifier(checkpoint, &known, width)?, reads))
+}
+
+/// Two classifiers of two tokens as one of both: the mean of their logits.
+fn averaged(modules: &Modules<'_>, width: usize) -> Result<Linear> {
+    let outputs = modules.shape("cls_classifier.weight")?;
+    let outputs = outputs.first().copied().unwrap_or(0);
+    let both = |name: &str, shape: &[usize]| -> Result<[Tensor; 2]> {
+        let half = |whose: &str| -> Result<Tensor> {
+            let tensor = modules.shaped(&format!("{whose}_classifier.{name}"), shape)?;
+            elementwise::scale(&tensor, 0.5)
+        };
+        Ok([half("cls")?, half("distillation")?])
+    };
+    let weights = Tensor::cat(&both("weight", &[outputs, width])?, 1)?.contiguous()?;
+    let [one, two] = both("bias", &[outputs])?;
+    Linear::new(weights, Some(elementwise::add(&one, &two)?))
+}
+
+/// What stands before the names of a network that other heads stand beside.
+const PREFIXES: &str =
+    "resnet|hgnetv2|convnext|convnextv2|segformer|swin|swinv2|mobilenet_v2|efficientnet|beit|\
+                        data2vec_vision|deit";
 
 impl Convolutions {
     fn load(
@@ -188,23 +263,56 @@ impl Convolutions {
         files: &ModelFiles,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let source = checkpoint.source.as_ref();
-        let names = source.names();
-        let place = (&checkpoint.opened, checkpoint.dtype);
-        let modules = Modules::new(source, &names, place, checkpoint.int8);
-        let body = if ["embedder", "embeddings", "encoder"]
-            .iter()
-            .any(|name| modules.has(name))
-        {
-            modules
+        let names = checkpoint.source.names();
+        let modules = modules_of(checkpoint, &names);
+        let body = match modules.known(PREFIXES) {
+            Some(name) => modules.at(name),
+            None => modules,
+        };
+        let known = config.model_type()?.unwrap_or_default();
+        let network = if towers::TYPES.contains(&known) {
+            Network::Patches(Tower::load(config, &body, cancel)?)
         } else {
-            modules.at("resnet|hgnetv2|convnext|convnextv2|segformer")
+            Network::Maps(Backbone::load(Some(config), &body, cancel)?)
         };
         Ok(Self {
-            backbone: Backbone::load(Some(config), &body, cancel)?,
+            network,
             processor: vision::processor(files, None, cancel)?,
             place: (checkpoint.opened.clone(), checkpoint.dtype),
         })
+    }
+
+    fn family(&self) -> &'static str {
+        match &self.network {
+            Network::Maps(backbone) => backbone.family,
+            Network::Patches(tower) => tower.family,
+        }
+    }
+
+    /// Width, layers and heads.
+    fn sizes(&self) -> (usize, usize, usize) {
+        match &self.network {
+            Network::Maps(backbone) => {
+                let channels = backbone.channels();
+                (channels.last().copied().unwrap_or(0), channels.len(), 0)
+            }
+            Network::Patches(tower) => (tower.width(), tower.layer_count(), tower.heads()),
+        }
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        match &self.network {
+            Network::Maps(backbone) => backbone.list(inventory),
+            Network::Patches(tower) => tower.list(inventory),
+        }
+    }
+
+    fn read(&self, image: &FeatureMap, reads: Reads, cancel: &CancelToken) -> Result<Tensor> {
+        match (&self.network, reads) {
+            (Network::Maps(backbone), _) => backbone.pooled(image, cancel),
+            (Network::Patches(tower), Reads::Pooled) => tower.pooled(image, cancel),
+            (Network::Patches(tower), Reads::First(count)) => tower.first(image, count, cancel),
+        }
     }
 
     /// What `finish` makes of the mean of all places of each picture, [1, channels]: one row each.
@@ -212,6 +320,7 @@ impl Convolutions {
         &self,
         pictures: &[Picture],
         first: usize,
+        reads: Reads,
         cancel: &CancelToken,
         finish: impl Fn(Tensor) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
@@ -223,7 +332,7 @@ impl Convolutions {
                 let picture = picture.decode()?;
                 let view = self.processor.process(&picture, cancel)?;
                 let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;
-                let row = finish(self.backbone.pooled(&image, cancel)?)?;
+                let row = finish(self.read(&image, reads, cancel)?)?;
                 Ok(row.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
             })?;
             rows.extend(row.map_err(|error| vision::named(error, first + index, single))?);
@@ -239,29 +348,30 @@ fn load(
     cancel: &CancelToken,
 ) -> Result<(Body, ModelInfo)> {
     let config = checkpoint.required_config("images")?;
-    let known = config.model_type()?;
-    let (body, family, sizes) = if known.is_some_and(|name| convolutional::TYPES.contains(&name)) {
-        let body = Convolutions::load(config, checkpoint, files, cancel)?;
-        let channels = body.backbone.channels();
-        let sizes = (channels.last().copied().unwrap_or(0), channels.len(), 0);
-        let family = body.backbone.family;
-        (Body::Convolutions(body), family, sizes)
-    } else {
-        let vision = VisionTower::load(config, checkpoint, files, cancel)?;
-        let encoder = &vision.tower.config().encoder;
-        let sizes = (
-            encoder.hidden_size,
-            encoder.layers.len(),
-            encoder.head_count,
-        );
-        let family = encoder.family;
-        (Body::Tower(vision), family, sizes)
-    };
+    let known = config.model_type()?.unwrap_or_default();
+    let (body, family, sizes) =
+        if convolutional::TYPES.contains(&known) || towers::TYPES.contains(&known) {
+            let body = Convolutions::load(config, checkpoint, files, cancel)?;
+            let (family, sizes) = (body.family(), body.sizes());
+            (Body::Convolutions(body), family, sizes)
+        } else {
+            let pair = vision::of_pair(config)?;
+            let vision = pair.as_ref().unwrap_or(config);
+            let vision = VisionTower::load(vision, checkpoint, files, cancel)?;
+            let encoder = &vision.tower.config().encoder;
+            let sizes = (
+                encoder.hidden_size,
+                encoder.layers.len(),
+                encoder.head_count,
+            );
+            let family = encoder.family;
+            (Body::Tower(vision), family, sizes)
+        };
     let mut inventory = match &body {
         Body::Tower(vision) => vision.tower.inventory()?,
         Body::Convolutions(body) => {
             let mut inventory = Inventory::default();
-            body.backbone.list(&mut inventory)?;
+            body.list(&mut inventory)?;
             inventory
         }
     };

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use crate::models::prompted::{self, Prompt, Sam};
 use crate::models::segmentation::Segmenter;
 use crate::nn::feature_map::{between, FeatureMap};
 use crate::{CancelToken, Error, Result};
@@ -14,10 +15,26 @@ use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelS
 use super::vision::{self, Picture};
 
 pub struct SegmentModel {
-    segmenter: Segmenter,
+    finder: Finder,
     processor: Processor,
     labels: Vec<String>,
     info: ModelInfo,
+}
+
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Finder {
+    /// A label for every place.
+    Labels(Segmenter),
+    /// Masks of what points and boxes show.
+    Prompts(Sam),
+}
+
+/// A mask of a thing that a prompt shows, white where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptMask {
+    /// How good the model thinks that it is.
+    pub score: f32,
+    pub mask: Image,
 }
 
 /// The label of every pixel of a picture, row by row.
@@ -51,29 +68,99 @@ impl SegmentModel {
         let config = checkpoint.required_config("images")?;
         let place = (&checkpoint.opened, checkpoint.dtype);
         let source = checkpoint.source.as_ref();
-        let segmenter = Segmenter::load(config, source, place, checkpoint.int8, cancel)?;
-        let classes = segmenter.classes();
-        if classes == 0 || classes > usize::from(u16::MAX) {
-            let reason = format!("a segmenter of {classes} labels is not supported");
-            return Err(Error::unsupported(config.file(), reason));
-        }
-        let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
-        let labels = labels.unwrap_or_else(|| numbered_labels(classes));
+        let found = config.model_type()?.unwrap_or_default().to_owned();
+        let (finder, labels, sizes, inventory) = if prompted::TYPES.contains(&&found[..]) {
+            let sam = Sam::load(config, source, place, checkpoint.int8, cancel)?;
+            let (sizes, inventory) = ((sam.hidden_size(), sam.layer_count()), sam.inventory()?);
+            (Finder::Prompts(sam), Vec::new(), sizes, inventory)
+        } else {
+            let segmenter = Segmenter::load(config, source, place, checkpoint.int8, cancel)?;
+            let classes = segmenter.classes();
+            if classes == 0 || classes > usize::from(u16::MAX) {
+                let reason = format!("a segmenter of {classes} labels is not supported");
+                return Err(Error::unsupported(config.file(), reason));
+            }
+            let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
+            let labels = labels.unwrap_or_else(|| numbered_labels(classes));
+            let sizes = (segmenter.hidden_size(), segmenter.layer_count());
+            let inventory = segmenter.inventory()?;
+            (Finder::Labels(segmenter), labels, sizes, inventory)
+        };
         let shape = ModelShape {
-            family: "segformer",
-            hidden_size: segmenter.hidden_size(),
-            layers: segmenter.layer_count(),
+            family: &found,
+            hidden_size: sizes.0,
+            layers: sizes.1,
             attention_heads: 0,
             vocabulary: 0,
         };
-        let (inventory, verified) = (segmenter.inventory()?, options.verifies());
-        let info = ModelInfo::of(&checkpoint, &shape, inventory, verified)?;
+        let info = ModelInfo::of(&checkpoint, &shape, inventory, options.verifies())?;
         Ok(Self {
             processor: vision::processor(files, None, cancel)?,
-            segmenter,
+            finder,
             labels,
             info,
         })
+    }
+
+    /// Whether calls show what is to be found.
+    pub fn takes_prompts(&self) -> bool {
+        matches!(self.finder, Finder::Prompts(_))
+    }
+
+    /// The masks of what each prompt shows in a picture, in pixels of it: several for each, or one.
+    pub fn segment_prompts(
+        &self,
+        picture: &Picture,
+        prompts: &[Prompt],
+        several: bool,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<PromptMask>>> {
+        let Finder::Prompts(sam) = &self.finder else {
+            let reason = "this segmenter takes no points and boxes";
+            return Err(Error::InvalidInput(reason.into()));
+        };
+        let image = picture.decode()?;
+        let view = self.processor.process(&image, cancel)?;
+        let (width, height) = (image.width(), image.height());
+        let (resized, whole) = self.processor.sizes(width, height);
+        let wider = (resized.0 as f64 / width as f64) as f32;
+        let higher = (resized.1 as f64 / height as f64) as f32;
+        threads::install(|| {
+            let encoded = sam.encode(&view, cancel)?;
+            let mut all = Vec::with_capacity(prompts.len());
+            for prompt in prompts {
+                cancel.check()?;
+                let points = prompt.points.iter();
+                let points = points.map(|&(x, y, inside)| (x * wider, y * higher, inside));
+                let prompt = Prompt {
+                    points: points.collect(),
+                    corners: prompt.corners.map(|[left, top, right, bottom]| {
+                        [left * wider, top * higher, right * wider, bottom * higher]
+                    }),
+                };
+                let found = sam.masks(&encoded, &prompt, several)?;
+                self.info.check_numbers(&found.scores)?;
+                let map = found.map.stretched((whole.1, whole.0))?;
+                let map = map
+                    .cut((resized.1, resized.0))?
+                    .stretched((height, width))?;
+                all.push(self.masks_of(&map, &found.scores)?);
+            }
+            Ok(all)
+        })?
+    }
+
+    fn masks_of(&self, map: &FeatureMap, scores: &[f32]) -> Result<Vec<PromptMask>> {
+        let values: Vec<f32> = map.rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        self.info.check_numbers(&values)?;
+        let one = |(number, &score): (usize, &f32)| {
+            let own = values.iter().skip(number).step_by(scores.len());
+            let shade = |&value: &f32| [if value > 0.0 { 255 } else { 0 }; CHANNELS];
+            let pixels = own.flat_map(shade).collect();
+            let mask = Image::new(map.width, map.height, pixels)?;
+            Ok(PromptMask { score, mask })
+        };
+        scores.iter().enumerate().map(one).collect()
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -101,10 +188,14 @@ impl SegmentModel {
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Segmentation> {
+        let Finder::Labels(segmenter) = &self.finder else {
+            let reason = "this segmenter finds what points and boxes show, and there are none";
+            return Err(Error::InvalidInput(reason.into()));
+        };
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
         threads::install(|| {
-            let scores = self.segmenter.forward(&view, cancel)?;
+            let scores = segmenter.forward(&view, cancel)?;
             self.likeliest(&scores, image.width(), image.height())
         })?
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use serde_json::json;
 
 use crate::models::vision::{Blueprint, Seen, Tower};
 use crate::{CancelToken, Device, Error, Result};
@@ -67,12 +68,24 @@ impl VisionTower {
         })
     }
 
-    /// Runs `forward` on what the tower sees, a batch at a time, and hands over the rows that it
-    /// makes: one per picture, in their order. `first` is what errors call the first picture.
+    /// `rows_after` all layers and the last norm.
     pub fn rows(
         &self,
         pictures: &[Picture],
         first: usize,
+        cancel: &CancelToken,
+        forward: impl Fn(&Seen) -> Result<Tensor> + Sync,
+    ) -> Result<Vec<f32>> {
+        self.rows_after(pictures, first, &[], cancel, forward)
+    }
+
+    /// Runs `forward` on what the tower sees, a batch at a time, and hands over the rows that it
+    /// makes: one per picture, in their order. `first` is what errors call the first picture.
+    pub fn rows_after(
+        &self,
+        pictures: &[Picture],
+        first: usize,
+        layers: &[usize],
         cancel: &CancelToken,
         forward: impl Fn(&Seen) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
@@ -88,7 +101,7 @@ impl VisionTower {
         for batch in self.batches(&views) {
             cancel.check()?;
             let found = threads::install(|| -> Result<Vec<f32>> {
-                let seen = self.tower.forward(batch, &[], cancel)?;
+                let seen = self.tower.forward(batch, layers, cancel)?;
                 let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
                 Ok(found.flatten_all()?.to_vec1()?)
             })??;
@@ -151,6 +164,21 @@ impl VisionTower {
         batches
     }
 }
+
+/// The configuration of the images of a model of texts and images, whose type it takes over.
+pub(super) fn of_pair(raw: &RawConfig) -> Result<Option<RawConfig>> {
+    let own = raw.model_type()?.unwrap_or_default();
+    if !PAIRS.contains(&own) {
+        return Ok(None);
+    }
+    let nested = raw.opt_nested("vision_config")?;
+    let nested = nested.map_or_else(|| RawConfig::parse(raw.file(), "{}"), Ok)?;
+    let kind = json!({"model_type": format!("{own}_vision_model")});
+    Ok(Some(nested.with_defaults(kind)))
+}
+
+/// Models of texts and images whose images alone can be classified and embedded.
+pub const PAIRS: &[&str] = &["clip", "siglip", "siglip2", "metaclip_2"];
 
 /// An error that says which of several pictures is to blame.
 pub(super) fn named(error: Error, index: usize, single: bool) -> Error {

@@ -39,6 +39,7 @@ mod seeded;
 mod seeded_encoders;
 mod seeded_gguf;
 mod seeded_pictures;
+mod seeded_prompts;
 mod seeded_readers;
 mod seeded_tensors;
 mod seeded_vlms;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::tasks::{
-    DetectModel, ImageClassifyModel, ImageEmbeddingModel, LateInteractionModel, LateOptions,
-    LateSettings, LoadOptions, Picture, SegmentModel, TextTask,
+    DepthModel, DetectModel, ImageClassifyModel, ImageEmbeddingModel, LateInteractionModel,
+    LateOptions, LateSettings, LoadOptions, Picture, SegmentModel, TextTask,
 };
 use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
@@ -16,16 +16,16 @@ use super::seeded_tensors::safetensors;
 use super::weight_files::Folder;
 
 /// Absolute, and relative to the number.
-const TOLERANCE: f64 = 1e-4;
+pub(super) const TOLERANCE: f64 = 1e-4;
 /// Of boxes, as parts of a picture.
-const BOX_TOLERANCE: f64 = 1e-3;
+pub(super) const BOX_TOLERANCE: f64 = 1e-3;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures")
 }
 
 /// The names of all fixtures of a kind: model types, some with a variant after a dash.
-fn names(kind: &str) -> Vec<String> {
+pub(super) fn names(kind: &str) -> Vec<String> {
     let folders = std::fs::read_dir(fixtures().join("seeded_pictures")).unwrap();
     let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names
@@ -36,12 +36,12 @@ fn names(kind: &str) -> Vec<String> {
     names
 }
 
-fn record(name: &str, file: &str) -> Value {
+pub(super) fn record(name: &str, file: &str) -> Value {
     let path = fixtures().join("seeded_pictures").join(name).join(file);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn picture(case: &Value) -> Picture {
+pub(super) fn picture(case: &Value) -> Picture {
     Picture::File(
         fixtures()
             .join("images")
@@ -50,7 +50,7 @@ fn picture(case: &Value) -> Picture {
 }
 
 /// A whole checkpoint, with another configuration and other names of tensors.
-fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {
+pub(super) fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Folder {
     let folder = Folder::new();
     folder.write("config.json", config.to_string());
     let processor = record(name, "preprocessor_config.json").to_string();
@@ -60,25 +60,25 @@ fn changed(name: &str, config: &Value, renamed: impl Fn(&str) -> String) -> Fold
     folder
 }
 
-fn checkpoint(name: &str) -> Folder {
+pub(super) fn checkpoint(name: &str) -> Folder {
     changed(name, &record(name, "config.json"), str::to_owned)
 }
 
-fn files(folder: &Folder) -> ModelFiles {
+pub(super) fn files(folder: &Folder) -> ModelFiles {
     ModelFiles::open(folder.path("").to_str().unwrap(), None, &CancelToken::new()).unwrap()
 }
 
-fn detector(folder: &Folder) -> engine::Result<DetectModel> {
+pub(super) fn detector(folder: &Folder) -> engine::Result<DetectModel> {
     DetectModel::load(&files(folder), &LoadOptions::default(), &CancelToken::new())
 }
 
-fn numbers(value: &Value) -> Vec<f64> {
+pub(super) fn numbers(value: &Value) -> Vec<f64> {
     let values = value.as_array().unwrap().iter();
     values.map(|number| number.as_f64().unwrap()).collect()
 }
 
 /// The largest difference, as a multiple of what is allowed.
-fn excess(found: &[f32], expected: &[f64], tolerance: f64) -> f64 {
+pub(super) fn excess(found: &[f32], expected: &[f64], tolerance: f64) -> f64 {
     assert_eq!(found.len(), expected.len());
     let off = |(&found, expected): (&f32, &f64)| {
         let off = (f64::from(found) - expected).abs() / (tolerance + tolerance * expected.abs());
@@ -216,6 +216,53 @@ fn classifiers_are_those_of_transformers() {
 }
 
 #[test]
+fn vectors_are_those_of_transformers() {
+    let cancel = CancelToken::new();
+    for name in names("embedder") {
+        let folder = checkpoint(&name);
+        let (files, options) = (files(&folder), LoadOptions::default());
+        let embedder = ImageEmbeddingModel::load(&files, &options, &cancel);
+        let embedder = embedder.unwrap_or_else(|error| panic!("{name}: {error}"));
+        for case in record(&name, "expected.json")["cases"].as_array().unwrap() {
+            let found = embedder.embed(&[picture(case)], false, 0, &cancel).unwrap();
+            let off = excess(&found.values, &numbers(&case["pooled"]), TOLERANCE);
+            assert!(off <= 1.0, "{name}: vectors {off}");
+        }
+        let error = ImageClassifyModel::load(&files, &options, &cancel).err();
+        assert!(matches!(error, Some(Error::UnsupportedModel(_))), "{name}");
+    }
+}
+
+#[test]
+fn depths_are_those_of_transformers() {
+    let cancel = CancelToken::new();
+    let mut wrong = Vec::new();
+    for name in names("depth") {
+        let folder = checkpoint(&name);
+        let model = match DepthModel::load(&files(&folder), &LoadOptions::default(), &cancel) {
+            Ok(model) => model,
+            Err(error) => {
+                wrong.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        for case in record(&name, "expected.json")["cases"].as_array().unwrap() {
+            let found = &model.estimate(&[picture(case)], 0, &cancel).unwrap()[0];
+            assert_eq!(json!([found.width, found.height]), case["size"]);
+            let every: Vec<f32> = found.values.iter().step_by(7).copied().collect();
+            let off = excess(&every, &numbers(&case["logits"]), TOLERANCE);
+            if off > 1.0 {
+                wrong.push(format!("{name}: {off}"));
+            }
+            let image = found.image().unwrap();
+            assert_eq!(image.pixels().iter().max(), Some(&255));
+            assert_eq!(image.pixels().iter().min(), Some(&0));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
 fn segmenters_are_those_of_transformers() {
     let cancel = CancelToken::new();
     for name in names("segmenter") {
@@ -240,7 +287,7 @@ fn segmenters_are_those_of_transformers() {
 }
 
 /// A whole checkpoint with its tokenizer.
-fn with_texts(name: &str) -> Folder {
+pub(super) fn with_texts(name: &str) -> Folder {
     let folder = checkpoint(name);
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         folder.write(file, record(name, file).to_string());
@@ -300,7 +347,16 @@ fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
 
 #[test]
 fn processors_are_those_of_transformers() {
-    let all = ["detector", "classifier", "segmenter"].map(names).concat();
+    let kinds = [
+        "detector",
+        "classifier",
+        "segmenter",
+        "embedder",
+        "depth",
+        "open",
+        "prompted",
+    ];
+    let all = kinds.map(names).concat();
     for name in all {
         let text = record(&name, "preprocessor_config.json").to_string();
         let raw = RawConfig::parse(Path::new("preprocessor_config.json"), &text).unwrap();
@@ -314,6 +370,12 @@ fn processors_are_those_of_transformers() {
             let image = computed(width as usize, height as usize);
             let view = processor.process(&image, &CancelToken::new()).unwrap();
             assert_eq!(json!([view.width, view.height]), case["view"], "{name}");
+            if case["hash"].is_null() {
+                let every: Vec<f32> = view.values.iter().step_by(97).copied().collect();
+                let off = excess(&every, &numbers(&case["values"]), TOLERANCE);
+                assert!(off <= 1.0, "{name}: pixels {off}");
+                continue;
+            }
             let plane = view.width * view.height;
             let bytes = view.values.iter().enumerate().map(|(at, &value)| {
                 let channel = at / plane;
@@ -359,6 +421,22 @@ fn hostile_configurations_are_errors() {
         ("resnet", "layer_type", json!("tunnel")),
         ("hgnet_v2", "stage_numb_of_layers", json!([1])),
         ("convnext", "depths", json!([1, 1, 3, 1])),
+        ("swin", "depths", json!([1, 1, 4000])),
+        ("swin", "num_heads", json!([5, 3, 4])),
+        ("swin", "window_size", json!(1i64 << 40)),
+        ("swin", "window_size", json!(0)),
+        ("swinv2", "use_absolute_embeddings", json!(true)),
+        ("swinv2", "image_size", json!(8)),
+        ("beit", "image_size", json!(1i64 << 50)),
+        ("beit", "image_size", json!(-4)),
+        ("beit", "num_attention_heads", json!(7)),
+        ("deit", "hidden_size", json!(1i64 << 40)),
+        ("deit", "num_hidden_layers", json!(40_000_000)),
+        ("mobilenet_v2", "hidden_act", json!("softsign")),
+        ("efficientnet", "depth_coefficient", json!(1e30)),
+        ("efficientnet", "strides", json!([1, 3, 2])),
+        ("efficientnet", "pooling_type", json!("sum")),
+        ("metaclip_2", "vision_config", json!({"hidden_size": -1})),
     ];
     for (name, key, value) in changes {
         let mut config = record(name, "config.json");

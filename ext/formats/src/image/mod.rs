@@ -9,6 +9,7 @@ mod page;
 mod processor;
 mod resample;
 mod size;
+mod smooth;
 mod tiles;
 mod usual;
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::page::{self, Page};
 use super::resample::{resize, Filter};
 use super::size::Target;
+use super::smooth::Planes;
 use super::tiles::{self, Tiling, Views};
 use super::usual::Usual;
 use super::{Image, CHANNELS};
@@ -30,6 +31,22 @@ pub struct Processor {
     shift: [f32; CHANNELS],
     scale: [f32; CHANNELS],
     mean: [f64; CHANNELS],
+    resizing: Resizing,
+    /// Edges become multiples of this by zeros around the picture (DPT).
+    multiple: Option<usize>,
+    /// (width, height) that pictures are filled up to with zeros, to the right and below (SAM).
+    filled: Option<(usize, usize)>,
+}
+
+/// What becomes of the numbers between the pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resizing {
+    /// Rounded, as Pillow does.
+    Bytes,
+    /// Kept (DINOv3).
+    Numbers,
+    /// Kept, of a picture that is black to the right and below until it is a square (OWLv2).
+    Smoothed { squares: bool },
 }
 
 /// A picture as a model reads it: [channels, height, width].
@@ -102,6 +119,8 @@ impl Processor {
                 longest: edge_of(raw, "size", "height")?.unwrap_or(384),
                 least: raw.opt_usize_in("min_size", EDGES)?.unwrap_or(14),
             },
+            "DPT" => nearest(raw)?,
+            "Sam" => Target::LongestNearest(edge_of(raw, "size", "longest_edge")?.unwrap_or(1024)),
             "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => detr(raw, kind == "Yolos")?,
             _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
         };
@@ -111,7 +130,11 @@ impl Processor {
         };
         let crop = match target_of_crop(raw)? {
             Some(size) => Some(size),
-            None => usual.crop.map(|edge| (edge, edge)),
+            None => match kind {
+                "Beit" => Some((224, 224)),
+                "EfficientNet" => Some((289, 289)),
+                _ => usual.crop.map(|edge| (edge, edge)),
+            },
         };
         let number = raw.opt_usize("resample")?;
         let filter = match number {
@@ -143,7 +166,31 @@ impl Processor {
                 }
             })
         };
+        let mut shift = by_channel(|mean, _, factor| mean / factor);
+        let mut scale = by_channel(|_, deviation, factor| factor / deviation);
+        if kind == "EfficientNet" {
+            let offset = flag("rescale_offset", false)? && flag("do_rescale", true)?;
+            let again = flag("include_top", true)?;
+            for at in 0..CHANNELS {
+                shift[at] += if offset { (1.0 / factor) as f32 } else { 0.0 };
+                scale[at] /= if again { deviation[at] as f32 } else { 1.0 };
+            }
+        }
+        let divisor = raw.opt_usize_in("size_divisor", EDGES)?;
         Ok(Self {
+            filled: match target_of(raw, "pad_size")? {
+                _ if kind != "Sam" || !flag("do_pad", true)? => None,
+                Some(size) => Some(size),
+                None => Some((1024, 1024)),
+            },
+            resizing: match kind {
+                "DINOv3ViT" => Resizing::Numbers,
+                "Owlv2" => Resizing::Smoothed {
+                    squares: flag("do_pad", true)?,
+                },
+                _ => Resizing::Bytes,
+            },
+            multiple: divisor.filter(|_| kind == "DPT" && flag("do_pad", false).unwrap_or(false)),
             squares: flag("do_pad", usual.squares)? && kind == "Llava",
             squares_after: flag("do_pad", true)? && matches!(kind, "Janus" | "DeepseekVL"),
             tiling: match kind {
@@ -163,8 +210,8 @@ impl Processor {
             crop: crop
                 .filter(|_| flag("do_center_crop", usual.crop.is_some()).unwrap_or(false))
                 .or(within),
-            shift: by_channel(|mean, _, factor| mean / factor),
-            scale: by_channel(|_, deviation, factor| factor / deviation),
+            shift,
+            scale,
             mean,
         })
     }
@@ -209,14 +256,57 @@ impl Processor {
             None
         };
         let image = squared.as_ref().unwrap_or(image);
+        if self.resizing != Resizing::Bytes {
+            return self.unrounded(image, cancel);
+        }
         let mut image = self.resized(image, cancel)?;
         if self.squares_after {
             image = self.square(&image)?;
         }
-        match self.crop {
-            Some((width, height)) => self.view(&centred(&image, width, height)?),
-            None => self.view(&image),
+        let view = match self.crop {
+            Some((width, height)) => self.view(&centred(&image, width, height)?)?,
+            None => self.view(&image)?,
+        };
+        match (self.multiple, self.filled) {
+            (Some(edge), _) => view.in_multiples(edge),
+            (None, Some(size)) if size.0 >= view.width && size.1 >= view.height => {
+                view.within(size, (0, 0))
+            }
+            (None, _) => Ok(view),
         }
+    }
+
+    /// (width, height) of a picture behind resizing, and of all that a model reads of it.
+    pub fn sizes(&self, width: usize, height: usize) -> ((usize, usize), (usize, usize)) {
+        let resized = match self.target {
+            Some(target) => target.of(width, height),
+            None => (width, height),
+        };
+        (resized, self.filled.unwrap_or(resized))
+    }
+
+    fn unrounded(&self, image: &Image, cancel: &CancelToken) -> Result<View> {
+        let (width, height) = (image.width(), image.height());
+        let size = match self.target {
+            Some(target) => target.of(width, height),
+            None => (width, height),
+        };
+        check_resized(image, size.0, size.1)?;
+        let planes = match self.resizing {
+            Resizing::Smoothed { squares: true } => {
+                let edge = width.max(height);
+                let mut square = Image::filled(edge, edge, [0; CHANNELS])?;
+                square.paste(image, 0, 0);
+                Planes::smoothed(&square, size, cancel)?
+            }
+            Resizing::Smoothed { squares: false } => Planes::smoothed(image, size, cancel)?,
+            _ => Planes::resized(image, size, self.filter, cancel)?,
+        };
+        let planes = match self.crop {
+            Some((width, height)) => planes.centred(width, height),
+            None => planes,
+        };
+        Ok(planes.view(self.shift, self.scale))
     }
 
     /// The picture and its tiles, as the checkpoint cuts it.
@@ -409,6 +499,24 @@ fn detr(raw: &RawConfig, whole: bool) -> Result<Target> {
     })
 }
 
+/// DPT's, which may keep proportions.
+fn nearest(raw: &RawConfig) -> Result<Target> {
+    let size = target(raw, "size", true)?;
+    let Target::Exact { width, height } = size.unwrap_or(Target::Exact {
+        width: 384,
+        height: 384,
+    }) else {
+        let reason = "\"size\" of a DPT processor has no height and width";
+        return Err(Error::unsupported(raw.file(), reason));
+    };
+    Ok(Target::Nearest {
+        width,
+        height,
+        multiple: raw.opt_usize_in("ensure_multiple_of", EDGES)?.unwrap_or(1),
+        keeps: raw.opt_bool("keep_aspect_ratio")?.unwrap_or(false),
+    })
+}
+
 /// Below 384 pixels more is kept than is shown: the middle is cut out.
 fn convnext(raw: &RawConfig, edge: usize) -> Result<(Target, Option<(usize, usize)>)> {
     if edge >= 384 {
@@ -461,7 +569,11 @@ fn edges(target: Target) -> Option<(usize, usize)> {
 }
 
 fn target_of_crop(raw: &RawConfig) -> Result<Option<(usize, usize)>> {
-    Ok(match target(raw, "crop_size", true)? {
+    target_of(raw, "crop_size")
+}
+
+fn target_of(raw: &RawConfig, key: &str) -> Result<Option<(usize, usize)>> {
+    Ok(match target(raw, key, true)? {
         Some(Target::Exact { width, height }) => Some((width, height)),
         Some(Target::Shortest(edge)) => Some((edge, edge)),
         _ => None,

@@ -44,6 +44,15 @@ pub enum Target {
         least: usize,
         most: usize,
     },
+    /// The longer edge gets a length, and the other the nearest one that keeps the proportions (SAM).
+    LongestNearest(usize),
+    /// Multiples of an edge that are nearest to a size, or to what keeps the proportions and has one of its edges (DPT).
+    Nearest {
+        width: usize,
+        height: usize,
+        multiple: usize,
+        keeps: bool,
+    },
     /// Multiples of `factor`, of not fewer than `least` pixels and not more than `most` (Qwen2-VL).
     Pixels {
         factor: usize,
@@ -104,6 +113,28 @@ impl Target {
                 let scale = longest as f64 / w.max(h);
                 let scaled = |size: f64| ((size * scale).round_ties_even() as usize).max(least);
                 (scaled(w), scaled(h))
+            }
+            Self::LongestNearest(edge) => {
+                let scale = edge as f64 / w.max(h);
+                ((w * scale + 0.5) as usize, (h * scale + 0.5) as usize)
+            }
+            Self::Nearest {
+                width,
+                height,
+                multiple,
+                keeps,
+            } => {
+                let (mut wider, mut higher) = (width as f64 / w, height as f64 / h);
+                if keeps {
+                    if (1.0 - wider).abs() < (1.0 - higher).abs() {
+                        higher = wider;
+                    } else {
+                        wider = higher;
+                    }
+                }
+                let edge = multiple as f64;
+                let nearest = |size: f64| ((size / edge).round_ties_even() * edge) as usize;
+                (nearest(wider * w), nearest(higher * h))
             }
             Self::Pixels {
                 factor,

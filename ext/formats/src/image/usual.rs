@@ -64,6 +64,59 @@ impl Usual {
         ..Self::VIT
     };
 
+    const MOBILENET: Self = Self {
+        target: Target::Shortest(256),
+        square: false,
+        crop: Some(224),
+        ..Self::VIT
+    };
+
+    const EFFICIENTNET: Self = Self {
+        target: Target::Exact {
+            width: 346,
+            height: 346,
+        },
+        ..Self::SIGLIP
+    };
+
+    const DINOV3: Self = Self {
+        mean: IMAGENET_MEAN,
+        deviation: IMAGENET_DEVIATION,
+        ..Self::VIT
+    };
+
+    const OWL: Self = Self {
+        target: Target::Exact {
+            width: 768,
+            height: 768,
+        },
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        deviation: CLIP_DEVIATION,
+        ..Self::VIT
+    };
+
+    const OWL2: Self = Self {
+        target: Target::Exact {
+            width: 960,
+            height: 960,
+        },
+        ..Self::OWL
+    };
+
+    const SAM: Self = Self {
+        target: Target::LongestNearest(1024),
+        ..Self::DINOV3
+    };
+
+    const DPT: Self = Self {
+        target: Target::Exact {
+            width: 384,
+            height: 384,
+        },
+        ..Self::SIGLIP
+    };
+
     const DETR: Self = Self {
         target: Target::ShortestWithin(800, 1333),
         square: false,
@@ -181,7 +234,14 @@ impl Usual {
             "LlavaOnevision" => Self::LLAVA_ONEVISION,
             "LlavaNext" => Self::LLAVA_NEXT,
             "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
-            "Siglip" => Self::SIGLIP,
+            "Siglip" | "Beit" => Self::SIGLIP,
+            "MobileNetV1" | "MobileNetV2" => Self::MOBILENET,
+            "EfficientNet" => Self::EFFICIENTNET,
+            "DINOv3ViT" => Self::DINOV3,
+            "DPT" => Self::DPT,
+            "Sam" => Self::SAM,
+            "OwlViT" => Self::OWL,
+            "Owlv2" => Self::OWL2,
             "Idefics3" | "SmolVLM" => Self::IDEFICS,
             "Qwen2VL" | "Qwen2_5_VL" | "PaddleOCRVL" => Self::QWEN,
             "DeiT" => Self::DEIT,

@@ -122,6 +122,6 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     Ok(Backbone {
         family: "hgnet_v2",
         stages,
-        pooled_norm: None,
+        ..Backbone::default()
     })
 }

@@ -1,9 +1,14 @@
 //! Convolutional networks as trees of layers: families say which, one forward pass runs them all.
 
 mod convnext;
+mod efficientnet;
 mod hgnet;
+mod mobilenet;
 mod resnet;
 mod segformer;
+mod swin;
+
+pub use swin::Windows;
 
 use candle_core::{DType, Tensor};
 
@@ -25,6 +30,15 @@ pub enum Layer {
     Pad,
     /// scale · x + shift
     Affine(f32, f32),
+    /// Nothing below the first, nothing above the second.
+    Clamp(f32, f32),
+    /// Zeros to the left, to the right, above and below.
+    Frame([usize; 4]),
+    /// Multiplied by what layers make of the mean of all places.
+    Excite(Vec<Layer>),
+    /// What one family alone has.
+    Own(Box<dyn Own>),
+    Activation(Activation),
     Norm(Norm),
     Linear(Linear, Option<Activation>),
     /// Channels grow by how strong they are on the whole map, beside others: factors, and what is added (ConvNeXt V2).
@@ -43,13 +57,23 @@ pub enum Layer {
     Dense(Vec<Layer>),
 }
 
+/// What is done to a map by one family alone.
+pub trait Own: std::fmt::Debug + Send + Sync {
+    fn forward(&self, map: &FeatureMap) -> Result<FeatureMap>;
+    fn list(&self, inventory: &mut Inventory) -> Result<()>;
+}
+
 /// A stem and stages, of which each makes a map of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Backbone {
     pub family: &'static str,
     stages: Vec<Stage>,
+    /// Of all places of the last map, before their mean is taken.
+    places_norm: Option<Norm>,
     /// Of the mean of all places.
     pub pooled_norm: Option<Norm>,
+    /// Of the maps of some stages, where others read them.
+    output_norms: Vec<(usize, Norm)>,
 }
 
 #[derive(Debug)]
@@ -59,7 +83,18 @@ struct Stage {
 }
 
 /// The `model_type`s that classify and embed images by themselves.
-pub const TYPES: &[&str] = &["resnet", "hgnet_v2", "convnext", "convnextv2", "segformer"];
+pub const TYPES: &[&str] = &[
+    "resnet",
+    "hgnet_v2",
+    "convnext",
+    "convnextv2",
+    "dinov3_convnext",
+    "segformer",
+    "swin",
+    "swinv2",
+    "mobilenet_v2",
+    "efficientnet",
+];
 
 const STAGES: std::ops::RangeInclusive<usize> = 1..=4096;
 
@@ -80,6 +115,18 @@ impl Layer {
             Self::Pool(window, pooling) => map.pooled(*window, *pooling),
             Self::Pad => map.padded(1, 1),
             Self::Affine(scale, shift) => map.affine(*scale, *shift),
+            Self::Clamp(least, most) => {
+                let (least, most) = (*least, *most);
+                let bounds = kernels::Pointwise::Clamp { least, most };
+                map.with(kernels::pointwise(&map.rows, bounds)?)
+            }
+            Self::Frame(sides) => map.framed(*sides),
+            Self::Excite(layers) => {
+                let mean = FeatureMap::new(map.mean()?.unsqueeze(0)?.contiguous()?, (1, 1))?;
+                map.with(elementwise::multiply(&map.rows, &run(layers, &mean)?.rows)?)
+            }
+            Self::Own(own) => own.forward(map),
+            Self::Activation(activation) => map.activated(*activation),
             Self::Norm(norm) => map.with(norm.forward(&map.rows)?),
             Self::Linear(linear, activation) => {
                 let epilogue = Epilogue {
@@ -131,6 +178,7 @@ impl Layer {
             Self::Chain(layers)
             | Self::Sum(layers, _)
             | Self::Join(layers)
+            | Self::Excite(layers)
             | Self::Dense(layers) => layers.iter().try_for_each(|layer| layer.list(inventory)),
             Self::Norm(norm) => inventory.add_norm(norm),
             Self::Linear(linear, _) => inventory.add_linear(linear),
@@ -143,7 +191,14 @@ impl Layer {
                 inventory.add_tensor(shifts);
                 Ok(())
             }
-            Self::Pool(..) | Self::Pad | Self::Affine(..) | Self::Channels(..) => Ok(()),
+            Self::Own(own) => own.list(inventory),
+            Self::Pool(..)
+            | Self::Pad
+            | Self::Affine(..)
+            | Self::Clamp(..)
+            | Self::Frame(_)
+            | Self::Activation(_)
+            | Self::Channels(..) => Ok(()),
         }
     }
 }
@@ -186,13 +241,17 @@ impl Backbone {
             Some("resnet" | "rt_detr_resnet") => resnet::load(raw, modules),
             Some("hgnet_v2") => hgnet::load(raw, modules),
             Some("convnext" | "convnextv2") => convnext::load(raw, modules),
+            Some("dinov3_convnext") => convnext::dinov3(raw, modules),
             Some("segformer") => segformer::load(raw, modules),
+            Some("swin" | "swinv2") => swin::load(raw, modules),
+            Some("mobilenet_v2") => mobilenet::load(raw, modules),
+            Some("efficientnet") => efficientnet::load(raw, modules),
             Some("timm_backbone") => resnet::timm_of(raw, modules),
             found => Err(Error::unsupported(
                 raw.file(),
                 format!(
                     "the backbone {:?} is not one that red-candle runs: those are resnet, rt_detr_resnet, hgnet_v2, \
-                     convnext and timm's ResNet",
+                     convnext, swin, swinv2 and timm's ResNet",
                     found.unwrap_or("(none)")
                 ),
             )),
@@ -205,6 +264,12 @@ impl Backbone {
         let map = maps
             .last()
             .ok_or_else(|| Error::Internal("a backbone made no map".into()))?;
+        let normed = self
+            .places_norm
+            .as_ref()
+            .map(|norm| map.with(norm.forward(&map.rows)?));
+        let normed = normed.transpose()?;
+        let map = normed.as_ref().unwrap_or(map);
         let mean = map.mean()?.unsqueeze(0)?.contiguous()?;
         match &self.pooled_norm {
             Some(norm) => norm.forward(&mean),
@@ -222,10 +287,13 @@ impl Backbone {
         layers
             .into_iter()
             .try_for_each(|layer| layer.list(inventory))?;
-        match &self.pooled_norm {
-            Some(norm) => inventory.add_norm(norm),
-            None => Ok(()),
-        }
+        let outputs = self.output_norms.iter().map(|(_, norm)| norm);
+        let mut norms = self
+            .places_norm
+            .iter()
+            .chain(&self.pooled_norm)
+            .chain(outputs);
+        norms.try_for_each(|norm| inventory.add_norm(norm))
     }
 
     /// The maps of some stages, where 0 is the stem.
@@ -244,7 +312,11 @@ impl Backbone {
                 map = layer.forward(&map)?;
             }
             if wanted.contains(&number) {
-                maps.push(map.clone());
+                let mut norms = self.output_norms.iter();
+                maps.push(match norms.find(|(stage, _)| *stage == number) {
+                    Some((_, norm)) => map.with(norm.forward(&map.rows)?)?,
+                    None => map.clone(),
+                });
             }
         }
         Ok(maps)

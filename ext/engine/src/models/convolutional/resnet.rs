@@ -140,7 +140,7 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     Ok(Backbone {
         family: "resnet",
         stages,
-        pooled_norm: None,
+        ..Backbone::default()
     })
 }
 
@@ -197,6 +197,6 @@ pub fn timm(modules: &Modules<'_>) -> Result<Backbone> {
     Ok(Backbone {
         family: "resnet",
         stages,
-        pooled_norm: None,
+        ..Backbone::default()
     })
 }

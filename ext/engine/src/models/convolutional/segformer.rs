@@ -87,6 +87,6 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     Ok(Backbone {
         family: "segformer",
         stages,
-        pooled_norm: None,
+        ..Backbone::default()
     })
 }

@@ -96,6 +96,21 @@ impl Mlp {
         Ok(Self { layers, activation })
     }
 
+    /// As many as there are names.
+    pub fn named(
+        modules: &Modules<'_>,
+        inputs: usize,
+        names: &[&str],
+        activation: Activation,
+    ) -> Result<Self> {
+        let mut layers: Vec<Linear> = Vec::new();
+        for name in names {
+            let width = layers.last().map_or(inputs, Linear::outputs);
+            layers.push(modules.linear(name, width)?);
+        }
+        Ok(Self { layers, activation })
+    }
+
     /// The two of a transformer's layer.
     pub fn pair(modules: &Modules<'_>, width: usize, activation: Activation) -> Result<Self> {
         let up = modules.linear("mlp.fc1|mlp.layers.0|fc1", width)?;

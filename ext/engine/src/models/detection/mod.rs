@@ -4,6 +4,7 @@ pub mod attention;
 mod deformable;
 mod detr;
 mod distribution;
+pub mod open;
 mod pyramid;
 mod rt_detr;
 mod tokens;
@@ -15,7 +16,7 @@ use crate::nn::feature_map::FeatureMap;
 use crate::nn::Inventory;
 use crate::{CancelToken, Result};
 use attention::Mlp;
-use deformable::numbers;
+pub use deformable::numbers;
 use formats::files::raw_config::{RawConfig, LAYERS};
 use formats::image::View;
 use formats::weights::WeightSource;
@@ -29,6 +30,9 @@ pub const TYPES: &[&str] = &[
     "rt_detr_v2",
     "d_fine",
 ];
+
+/// The same of detectors that find what a call names.
+pub const OPEN_TYPES: &[&str] = &["owlvit", "owlv2"];
 
 #[derive(Debug)]
 pub struct Detector {
@@ -59,6 +63,8 @@ pub struct Predictions {
 /// How logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
+    /// The best class of each query by itself.
+    Best,
     /// All add up to 1; the last class stands for nothing.
     Exclusive,
     /// Each by itself; the best of all queries and classes count.

@@ -35,13 +35,16 @@ use crate::models::decoder::mixers::{
 };
 use crate::models::decoder::plain::DecoderSizes;
 use crate::models::decoder::shapes::{KvSource, LayerShape};
+use crate::models::depth;
 use crate::models::detection;
 use crate::models::encoder::config::*;
 use crate::models::image_to_text;
 use crate::models::parts::Names;
+use crate::models::prompted;
 use crate::models::segmentation;
 use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
 use crate::models::speech::config::*;
+use crate::models::towers;
 use crate::models::vision::config::*;
 use crate::models::vision::connector::{Between, ConnectorConfig, Gather, Layout};
 use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
@@ -379,6 +382,9 @@ pub fn supported() -> Vec<Supported> {
         list::<VlmConfig>(),
         list::<SpeechConfig>(),
         bare(detection::TYPES, &["object_detector"]),
+        bare(detection::OPEN_TYPES, &["object_detector"]),
+        bare(depth::TYPES, &["depth_estimator"]),
+        bare(prompted::TYPES, &["image_segmenter"]),
         bare(segmentation::TYPES, &["image_segmenter"]),
         bare(&["clap"], &["audio_embedding"]),
         bare(image_to_text::TYPES, &["document_reader"]),
@@ -390,6 +396,7 @@ pub fn supported() -> Vec<Supported> {
             convolutional::TYPES,
             &["image_embedding", "image_classifier"],
         ),
+        bare(towers::TYPES, &["image_embedding", "image_classifier"]),
     ]
     .into_iter()
     .flatten()

@@ -294,7 +294,7 @@ pub const CLIP_VISION: Names = Names {
     token_embedding: "",
     patch_embedding: "embeddings.patch_embedding",
     class_token: "embeddings.class_embedding",
-    embedding_norm: "pre_layrnorm",
+    embedding_norm: "pre_layrnorm|pre_layernorm",
     final_norm: "post_layernorm",
     shared_space: "visual_projection",
     pooling_query: "head.probe",

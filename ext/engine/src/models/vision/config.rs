@@ -73,13 +73,25 @@ pub enum ClassifierInput {
     First,
     /// The first token, and the mean of the patches beside it (DINOv2).
     FirstAndMean,
+    /// The mean of the patches (SigLIP).
+    Mean,
+    /// The mean of the patches before the last norm (CLIP).
+    MeanBeforeNorm,
 }
 
 impl ClassifierInput {
+    /// After how many layers; empty where the last norm counts.
+    pub fn layers(self, config: &VisionConfig) -> Vec<usize> {
+        match self {
+            Self::MeanBeforeNorm => vec![config.encoder.layers.len()],
+            _ => Vec::new(),
+        }
+    }
+
     /// The length of what it reads.
     pub fn width(self, hidden: usize) -> usize {
         match self {
-            Self::First => hidden,
+            Self::First | Self::Mean | Self::MeanBeforeNorm => hidden,
             Self::FirstAndMean => 2 * hidden,
         }
     }

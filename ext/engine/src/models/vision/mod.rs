@@ -4,7 +4,7 @@ mod arrangement;
 pub mod config;
 pub mod connector;
 mod pooling;
-mod positions;
+pub mod positions;
 pub mod vlm;
 
 use candle_core::{DType, Device, Tensor};
@@ -231,10 +231,12 @@ impl Tower {
 
     /// What a classifier reads of each image.
     pub fn classifier_input(&self, seen: &Seen) -> Result<Tensor> {
-        let first = seen.first()?;
         Ok(match self.config.classifier {
-            ClassifierInput::First => first,
-            ClassifierInput::FirstAndMean => Tensor::cat(&[first, seen.mean_of_patches()?], 1)?,
+            ClassifierInput::First => seen.first()?,
+            ClassifierInput::FirstAndMean => {
+                Tensor::cat(&[seen.first()?, seen.mean_of_patches()?], 1)?
+            }
+            ClassifierInput::Mean | ClassifierInput::MeanBeforeNorm => seen.mean_of_patches()?,
         })
     }
 

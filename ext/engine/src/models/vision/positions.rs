@@ -155,6 +155,22 @@ fn rows(parameters: &Parameters<'_>, part: Part, width: usize) -> Result<Tensor>
 }
 
 impl GridTable {
+    /// `values` are [rows · columns, width], row by row; the grid is (columns, rows).
+    pub fn new(
+        values: Vec<f32>,
+        (columns, rows): (usize, usize),
+        width: usize,
+        kind: GridPositions,
+    ) -> Self {
+        Self {
+            values,
+            columns,
+            rows,
+            width,
+            kind,
+        }
+    }
+
     /// The positions of images of these (columns, rows), one image after the other.
     pub fn rows(&self, grids: &[(usize, usize)], device: &Device, dtype: DType) -> Result<Tensor> {
         let mut values = Vec::new();
@@ -223,10 +239,10 @@ impl GridTable {
 }
 
 /// Which points make a new one, and how much of each.
-type Taps = Vec<(usize, f32)>;
+pub type Taps = Vec<(usize, f32)>;
 
 /// Four neighbours; beyond the edges the last point goes on.
-fn cubic(from: usize, to: usize) -> Vec<Taps> {
+pub fn cubic(from: usize, to: usize) -> Vec<Taps> {
     const A: f32 = -0.75;
     let near = |x: f32| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
     let far = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;

@@ -2,7 +2,12 @@ use super::*;
 
 pub const FAMILY: Family<EncoderConfig> = Family {
     name: "clip_text_model",
-    matches: types(&["clip_text_model"]),
+    matches: types(&[
+        "clip_text_model",
+        "metaclip_2_text_model",
+        "owlvit_text_model",
+        "owlv2_text_model",
+    ]),
     config: |raw| {
         let raw = raw.clone().with_defaults(json!({
             "hidden_size": 512, "num_hidden_layers": 12, "num_attention_heads": 8,

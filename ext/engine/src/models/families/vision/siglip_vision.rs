@@ -7,6 +7,7 @@ pub const FAMILY: Family<VisionConfig> = Family {
     config: |raw| {
         let config = VisionConfig {
             pooling: VisionPooling::Attention,
+            classifier: ClassifierInput::Mean,
             ..vision(&siglip(raw), "siglip")?
         };
         Ok(if is_type(raw, &["siglip2_vision_model"]) {
