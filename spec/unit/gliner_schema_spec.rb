@@ -71,16 +71,18 @@ RSpec.describe Candle::GLiNER do
   end
 
   it "compares with results that have entities, relations, instances, choices and attributes" do
+    choices = []
     %w[gliner2 gliner2-transformer gliner2-experts].each do |name|
       all = JSON.parse(File.read("spec/fixtures/tiny/#{name}/schemas.json")).flat_map { |entry| entry["results"] }
       entities = all.flat_map { |result| result.fetch("entities", {}).values.flatten.compact }
       expect(entities.size).to be > 20
       expect(entities.count { |entity| entity.key?("mood") }).to be > 2
       expect(all.sum { |result| result.fetch("relation_extraction", {}).values.flatten.size }).to be > 5
-      instances = all.map { |result| result["sighting"] }.grep(Array)
-      expect(instances.map(&:size).max).to be > 1
-      expect(instances.flatten.count { |instance| instance["mood"] && instance["colors"].any? }).to be > 0
+      expect(all.map { |result| result["sighting"] }.grep(Array).map(&:size).max).to be > 1
+      choices += all.map { |result| result["sighting"] }.grep(Array).flatten
     end
+    expect(choices.count { |instance| instance["mood"] }).to be > 2
+    expect(choices.count { |instance| instance["colors"].any? }).to be > 2
   end
 
   it "takes short forms of schemas" do
@@ -138,17 +140,17 @@ RSpec.describe Candle::GLiNER do
   end
 
   it "reads texts as a whole, and in windows where the model has no positions for them" do
-    long = ([text] * 30).join(" ")
+    long = ([text] * 60).join(" ")
     whole = model.extract(long, schema: { entities: ["animal"] }, threshold: 0.3, overlap: :allow)
     expect(whole[:entities]["animal"].map { |span| span[:end] }.max).to be > long.size - 40
     limited = described_class.from_pretrained("spec/fixtures/tiny/gliner2-experts", device: "cpu")
     expect(limited.max_length).to eq(512)
-    schema = { entities: %w[animal city], classifications: { mood: %w[a b] } }
+    schema = { entities: ["animal", "city", "happy dog"], classifications: { mood: %w[a b] } }
     found = limited.extract(long, schema: schema, threshold: 0.2)
     spans = found[:entities].values.flatten
     expect(spans).to all(satisfy { |span| long[span[:start]...span[:end]] == span[:text] })
     expect(spans.map { |span| span[:end] }.max).to be > long.size / 2
-    expect { limited.extract(long, schema: { entities: ["a"] }, window: 500) }
+    expect { limited.extract(long, schema: { entities: ["a"] }, window: 600) }
       .to raise_error(Candle::InvalidInputError, /window/)
     expect { limited.extract(long, schema: { entities: Array.new(300) { |n| "city #{n}" } }) }
       .to raise_error(Candle::InvalidInputError, /ask for less/)

@@ -83,9 +83,11 @@ RSpec.describe Candle::Index do
       model = Candle::EmbeddingModel.from_pretrained(folder, device: "cpu")
       index = described_class.new(model: model).add(1, "the quick fox").add(2, "the lazy dog")
       expect(index.similarity).to eq(:euclidean)
-      found = index.search("the dog", top_k: 2)
-      wanted = model.search("the dog", ["the quick fox", "the lazy dog"])
-      expect(found.map { |hit| hit[:score] }).to be_near(wanted.map { |hit| hit[:score] }, 1e-5)
+      query, *rows = model.embed(["the dog", "the quick fox", "the lazy dog"])
+      index = described_class.new(model: model).add(1, rows.first).add(2, rows.last)
+      found = index.search(query, top_k: 2).to_h { |hit| hit.values_at(:id, :score) }
+      expect(found[1]).to be_within(1e-5).of(model.similarity(query, rows.first))
+      expect(found[2]).to be_within(1e-5).of(model.similarity(query, rows.last))
       expect(described_class.new(model: model, similarity: :cosine).similarity).to eq(:cosine)
       expect(described_class.new(model: model, dtype: :binary).similarity).to eq(:cosine)
     end
