@@ -116,9 +116,10 @@ impl Encoder {
 
     /// A masked-LM head without a matrix of its own reads logits off the token embedding.
     fn masked_output(&self, parameters: &Parameters<'_>) -> Result<Linear> {
-        let own = match self.config.heads_on_top.masked_untied {
-            true => parameters.bias(Part::MaskedOutput)?,
-            false => None,
+        let own = if self.config.heads_on_top.masked_untied {
+            parameters.bias(Part::MaskedOutput)?
+        } else {
+            None
         };
         let bias = match own {
             Some(bias) => Some(bias),
