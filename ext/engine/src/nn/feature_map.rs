@@ -91,6 +91,9 @@ impl Window {
     }
 }
 
+/// For each new place: the two old ones around it, and the share of the second.
+type Between = fn(usize, usize) -> Vec<(usize, usize, f32)>;
+
 /// The same where the first and the last place stay where they are (`align_corners`).
 pub fn between_corners(from: usize, to: usize) -> Vec<(usize, usize, f32)> {
     let last = from.saturating_sub(1);
@@ -252,7 +255,7 @@ impl FeatureMap {
     fn resized(
         &self,
         (height, width): (usize, usize),
-        between: fn(usize, usize) -> Vec<(usize, usize, f32)>,
+        between: Between,
     ) -> Result<Self> {
         if self.size() == (height, width) {
             return Ok(self.clone());

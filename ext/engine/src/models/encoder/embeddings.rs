@@ -205,7 +205,7 @@ impl Embeddings {
         let mut rows = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match piece {
-                Piece::Tokens(ids) if ids.is_empty() => {}
+                Piece::Tokens([]) => {}
                 Piece::Tokens(ids) => {
                     let tokens = Embedding::sum(&[self.lookup(ids)])?;
                     let tokens = elementwise::scale(&tokens, self.scale)?;

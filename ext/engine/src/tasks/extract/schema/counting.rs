@@ -26,7 +26,7 @@ pub struct Counter {
 #[derive(Debug)]
 enum Output {
     /// Of both states side by side.
-    Matrices(Linear, Linear),
+    Matrices(Box<[Linear; 2]>),
     Transformer(Box<Transformer>),
     Experts(Box<Experts>),
 }
@@ -56,7 +56,7 @@ impl Counter {
                 if first.inputs() != 2 * hidden || second.inputs() != first.outputs() {
                     return Err(misfit("counting layer"));
                 }
-                Output::Matrices(first, second)
+                Output::Matrices(Box::new([first, second]))
             }
             Counting::LstmTransformer => {
                 Output::Transformer(Box::new(Transformer::read(target, hidden)?))
@@ -74,7 +74,8 @@ impl Counter {
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         inventory.add_linear(&self.recurrent)?;
         match &self.output {
-            Output::Matrices(first, second) => {
+            Output::Matrices(matrices) => {
+                let [first, second] = matrices.as_ref();
                 inventory.add_linear(first)?;
                 inventory.add_linear(second)
             }
@@ -110,7 +111,8 @@ impl Counter {
         }
         let device = fields.device();
         match &self.output {
-            Output::Matrices(first, second) => {
+            Output::Matrices(matrices) => {
+                let [first, second] = matrices.as_ref();
                 let both = beside(&states, width, &repeated(&own, states.len()), width);
                 let x = Tensor::from_vec(both, (states.len() / width, 2 * width), device)?;
                 f32_rows(&plain(second, &relu(first, &x)?)?)
