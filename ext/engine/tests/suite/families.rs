@@ -16,7 +16,7 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 11] = [
+const SHARED: [&str; 12] = [
     "mod.rs",
     "disentangled.rs",
     "encoder_shared.rs",
@@ -28,6 +28,7 @@ const SHARED: [&str; 11] = [
     "from_gguf.rs",
     "from_json.rs",
     "paligemma.rs",
+    "colmodernvbert.rs",
 ];
 /// Of a family with several mechanisms; most have half as many.
 const MOST_LINES_OF_A_DECODER: usize = 60;

@@ -73,7 +73,7 @@ use speech_config::*;
 
 pub use encoder_decoder::reading_decoder;
 pub use gguf_names::{gguf_names, GgufNames};
-pub use vlm::modernvbert::blueprint as modernvbert;
+pub use vlm::colmodernvbert::blueprint as modernvbert;
 pub use vlm::paligemma::blueprint as paligemma;
 
 /// A family of models of one shape, which `C` describes.

@@ -1,6 +1,7 @@
 //! Vision-language models.
 
 mod aya_vision;
+pub mod colmodernvbert;
 mod deepseek_vl;
 mod from_gguf;
 mod from_json;
@@ -11,7 +12,6 @@ mod llava;
 mod llava_next;
 mod llava_onevision;
 mod mistral3;
-pub mod modernvbert;
 mod paddleocr_vl;
 pub mod paligemma;
 mod qwen2_vl;
