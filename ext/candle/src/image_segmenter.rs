@@ -55,19 +55,19 @@ fn takes_prompts(ruby: &Ruby, this: &RbImageSegmenter) -> Result<bool, Error> {
     Ok(this.model.get(ruby)?.takes_prompts())
 }
 
-/// Points as x, y and whether the thing is there, and corners of boxes, one list of each per prompt.
-type Prompts = Vec<(Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>)>;
+/// Points as x, y and whether the thing is there, and the corners of a box.
+type RbPrompt = (Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>);
 
 /// For each prompt a list of scores and masks.
 fn segment_prompts(
     ruby: &Ruby,
     this: &RbImageSegmenter,
     images: RArray,
-    prompts: Prompts,
+    prompts: Vec<RbPrompt>,
     several: bool,
 ) -> Result<RArray, Error> {
     let model = this.model.get(ruby)?;
-    let prompt = |(points, corners): (Vec<(f64, f64, bool)>, Option<(f64, f64, f64, f64)>)| {
+    let prompt = |(points, corners): RbPrompt| {
         let points = points.into_iter();
         Prompt {
             points: points

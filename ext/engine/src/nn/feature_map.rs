@@ -252,11 +252,7 @@ impl FeatureMap {
         self.resized(size, between_corners)
     }
 
-    fn resized(
-        &self,
-        (height, width): (usize, usize),
-        between: Between,
-    ) -> Result<Self> {
+    fn resized(&self, (height, width): (usize, usize), between: Between) -> Result<Self> {
         if self.size() == (height, width) {
             return Ok(self.clone());
         }
