@@ -7,8 +7,9 @@
 require "candle"
 require "tmpdir"
 
+root = File.expand_path("../spec/fixtures", __dir__)
 pdf = ARGV.fetch(0, nil)
-model = ARGV.fetch(1, pdf ? "PaddlePaddle/PaddleOCR-VL" : "spec/fixtures/tiny/trocr")
+model = ARGV.fetch(1, pdf ? "PaddlePaddle/PaddleOCR-VL" : File.join(root, "tiny/trocr"))
 reader = Candle::DocumentReader.from_pretrained(model)
 
 Dir.mktmpdir do |folder|
@@ -17,7 +18,7 @@ Dir.mktmpdir do |folder|
     pages = Dir[File.join(folder, "*.png")]
   else
     # Without a file: a picture of this repository.
-    pages = ["spec/fixtures/images/photo.png"]
+    pages = [File.join(root, "images/photo.png")]
   end
   pages.sort.each_with_index { |page, index| puts "page #{index + 1}: #{reader.read(page)}" }
 end

@@ -29,7 +29,7 @@ namespace :doc do
     Tasks::ModelTable.new(Tasks::ModelTable.supported).write
   end
 
-  desc "Draw what classes for images return into docs/gallery"
+  desc "Draw what classes for images return into docs/guides/gallery"
   task :gallery do
     $LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
     require "candle"

@@ -6,7 +6,7 @@ module Tasks
   # Pictures of what detectors, segmenters and depth estimators find, and a page that shows them.
   class Gallery
     ROOT = File.expand_path("../..", __dir__)
-    FOLDER = File.join(ROOT, "docs/gallery")
+    FOLDER = File.join(ROOT, "docs/guides/gallery")
     IMAGES = %w[photo flower].freeze
     # What stands in each row, and what is drawn.
     ROWS = {
@@ -21,7 +21,7 @@ module Tasks
 
       What the classes for images return, drawn by `rake doc:gallery`. The checkpoints are the tiny ones of this
       repository: their weights are random, so that boxes, masks and depths show the form of results and nothing of
-      the images. [Images](../guides/images.md) says how each class is called.
+      the images. [Images](../images.md) says how each class is called.
     TEXT
 
     # @return [void]

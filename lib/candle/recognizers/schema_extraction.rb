@@ -8,7 +8,7 @@ module Candle
     # Words of a window, and of those how many it shares with the next, where a text does not fit.
     WINDOW = 384
     SHARED = 64
-    # Fewer words are no window.
+    # The smallest window, in words.
     LEAST = 4
     # Results without a value.
     EMPTY = [nil, [], {}].freeze
