@@ -216,7 +216,7 @@ fn processors_that_are_not_known_are_named() {
         let raw = RawConfig::parse(&folder().join("processors.json"), text).unwrap();
         Processor::read(&raw).unwrap_err().to_string()
     };
-    assert!(read(r#"{"image_processor_type": "SamImageProcessor"}"#).contains("\"Sam\""));
+    assert!(read(r#"{"image_processor_type": "NoneImageProcessor"}"#).contains("\"None\""));
     assert!(read(r#"{"resample": 9}"#).contains("no resampling filter 9"));
     assert!(read(r#"{"image_std": [0, 1, 1]}"#).contains("image_std"));
     assert!(read(r#"{"image_mean": [0, 1]}"#).contains("2 numbers for 3 channels"));

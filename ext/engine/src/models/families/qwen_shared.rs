@@ -28,6 +28,28 @@ pub fn take_turns(raw: &RawConfig, config: &mut DecoderConfig, usual: [usize; 3]
     Ok(())
 }
 
+/// The texts' part of Qwen3-VL. What stands outside of it says whether the head is tied, where both do.
+pub fn tied_outside(raw: &RawConfig) -> Result<RawConfig> {
+    let text = text_of(raw)?;
+    Ok(match raw.opt_bool("tie_word_embeddings")? {
+        Some(tied) => text.with(json!({"tie_word_embeddings": tied})),
+        None => text,
+    })
+}
+
+/// Qwen3-VL's experts, whose matrices are stacked.
+pub fn stacked_experts(raw: &RawConfig, layer_count: usize) -> Result<Option<Experts>> {
+    if !raw.has(["num_experts", "num_local_experts"]) {
+        return Ok(None);
+    }
+    let given = experts(raw, layer_count, true, Shared::None)?;
+    Ok(given.map(|given| Experts {
+        normalize: true,
+        layout: ExpertLayout::fused(true, false),
+        ..given
+    }))
+}
+
 /// How many frequencies belong to time, rows and columns.
 pub fn rope_sections(raw: &RawConfig, usual: [usize; 3]) -> Result<[usize; 3]> {
     let parameters = raw.opt_nested(["rope_parameters", "rope_scaling"])?;
