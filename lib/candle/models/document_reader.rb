@@ -241,7 +241,7 @@ module Candle
     end
 
     def refuse_task(task, text)
-      return if task.nil? && text.nil?
+      return if NilClass === task && NilClass === text
 
       raise ArgumentError, "task and text are for Florence-2: #{File.basename(model_id)} reads text alone"
     end

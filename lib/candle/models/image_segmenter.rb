@@ -39,7 +39,9 @@ module Candle
     def segment(input, labels: nil, points: nil, boxes: nil, multiple: true)
       images, single = Image.inputs(input)
       return prompted(images, single, points, boxes, multiple) if takes_prompts?
-      raise ArgumentError, "this segmenter takes no points and boxes" unless points.nil? && boxes.nil?
+
+      plain = NilClass === points && NilClass === boxes
+      raise ArgumentError, "this segmenter takes no points and boxes" unless plain
 
       wanted = Arguments.known_labels(labels, self.labels)
       lists = _segment(images).map do |parts|
@@ -90,8 +92,8 @@ module Candle
 
     def point_of(point)
       x, y, inside = point if Array === point && point.size.between?(2, 3)
-      inside = true if inside.nil?
-      return [x.to_f, y.to_f, inside] if number?(x) && number?(y) && [true, false].include?(inside)
+      inside = true if NilClass === inside
+      return [x.to_f, y.to_f, inside] if number?(x) && number?(y) && (TrueClass === inside || FalseClass === inside)
 
       raise ArgumentError, "a point must be [x, y] or [x, y, false], not #{Arguments.shown(point)}"
     end

@@ -268,10 +268,7 @@ impl Body {
                 Ok(Self::Patches(tower, layers, normed))
             }
             "beit" => {
-                let inside = match backbone.has("beit") {
-                    true => backbone.at("beit"),
-                    false => backbone,
-                };
+                let inside = if backbone.has("beit") { backbone.at("beit") } else { backbone };
                 let tower = Tower::load(&nested, &inside, cancel)?;
                 let layers = stages(&nested, tower.layer_count())?;
                 if nested.opt_bool("add_fpn")?.unwrap_or(false) {
@@ -450,9 +447,12 @@ impl DepthNetwork {
                 let seen = tower.forward(&image, layers, cancel)?;
                 grid = seen.grid;
                 let each = seen.states.iter().zip(&self.reassembled);
-                let map = |(states, one): (&Tensor, &Reassemble)| match normed {
-                    true => one.forward(&seen, &tower.normed(states)?),
-                    false => one.forward(&seen, states),
+                let map = |(states, one): (&Tensor, &Reassemble)| {
+                    if normed {
+                        one.forward(&seen, &tower.normed(states)?)
+                    } else {
+                        one.forward(&seen, states)
+                    }
                 };
                 each.map(map).collect::<Result<Vec<_>>>()?
             }
@@ -507,9 +507,10 @@ fn readout(raw: &RawConfig, neck: &Modules<'_>, number: usize, width: usize) -> 
 impl Head {
     fn load(raw: &RawConfig, modules: &Modules<'_>, width: usize) -> Result<Self> {
         let whole = raw.model_type()? == Some("depth_anything");
-        let names = match whole {
-            true => ["conv1", "conv2", "conv3"],
-            false => ["head.0", "head.2", "head.4"],
+        let names = if whole {
+            ["conv1", "conv2", "conv3"]
+        } else {
+            ["head.0", "head.2", "head.4"]
         };
         let first = convolution(modules, width, names[0], "")?;
         let second = convolution(modules, first.outputs(), names[1], "")?;
@@ -537,9 +538,10 @@ impl Head {
         };
         let patch = raw.opt_usize_in("patch_size", 1..=1024)?.unwrap_or(14);
         Ok(Self {
-            projection: match raw.opt_bool("add_projection")?.unwrap_or(false) && !whole {
-                true => Some(convolution(modules, width, "projection", "")?),
-                false => None,
+            projection: if raw.opt_bool("add_projection")?.unwrap_or(false) && !whole {
+                Some(convolution(modules, width, "projection", "")?)
+            } else {
+                None
             },
             first,
             second,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use serde_json::json;
 
+use crate::models::families;
 use crate::models::vision::{Blueprint, Seen, Tower};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::threads;
@@ -168,7 +169,7 @@ impl VisionTower {
 /// The configuration of the images of a model of texts and images, whose type it takes over.
 pub(super) fn of_pair(raw: &RawConfig) -> Result<Option<RawConfig>> {
     let own = raw.model_type()?.unwrap_or_default();
-    if !PAIRS.contains(&own) {
+    if !families::PAIRS.contains(&own) {
         return Ok(None);
     }
     let nested = raw.opt_nested("vision_config")?;
@@ -176,9 +177,6 @@ pub(super) fn of_pair(raw: &RawConfig) -> Result<Option<RawConfig>> {
     let kind = json!({"model_type": format!("{own}_vision_model")});
     Ok(Some(nested.with_defaults(kind)))
 }
-
-/// Models of texts and images whose images alone can be classified and embedded.
-pub const PAIRS: &[&str] = &["clip", "siglip", "siglip2", "metaclip_2"];
 
 /// An error that says which of several pictures is to blame.
 pub(super) fn named(error: Error, index: usize, single: bool) -> Error {

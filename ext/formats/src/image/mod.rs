@@ -10,6 +10,7 @@ mod processor;
 mod resample;
 mod size;
 mod smooth;
+mod target_config;
 mod tiles;
 mod usual;
 

@@ -145,9 +145,10 @@ fn row_weights(from: usize, to: usize) -> Vec<Vec<(usize, f64)>> {
     let sigma = ((factor - 1.0) / 2.0).max(0.0);
     let radius = (4.0 * sigma + 0.5) as isize;
     let bell = |x: isize| (-0.5 * (x * x) as f64 / (sigma * sigma)).exp();
-    let kernel: Vec<f64> = match sigma > 1e-15 {
-        true => (-radius..=radius).map(bell).collect(),
-        false => vec![1.0],
+    let kernel: Vec<f64> = if sigma > 1e-15 {
+        (-radius..=radius).map(bell).collect()
+    } else {
+        vec![1.0]
     };
     let sum: f64 = kernel.iter().sum();
     let reach = kernel.len() as isize / 2;

@@ -128,9 +128,10 @@ pub fn dinov3(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     Ok(Backbone {
         family: "dinov3_convnext",
         stages,
-        pooled_norm: match modules.has("layer_norm") {
-            true => Some(modules.layer_norm("layer_norm", channels, epsilon)?),
-            false => None,
+        pooled_norm: if modules.has("layer_norm") {
+            Some(modules.layer_norm("layer_norm", channels, epsilon)?)
+        } else {
+            None
         },
         ..Backbone::default()
     })

@@ -177,9 +177,10 @@ impl Block {
         let (width, heads, size) = (sizes.width, sizes.heads, sizes.window);
         crate::models::detection::attention::check_heads(modules, width, heads)?;
         let attention = modules.at("attention");
-        let own = match attention.has("self") {
-            true => attention.at("self"),
-            false => attention.clone(),
+        let own = if attention.has("self") {
+            attention.at("self")
+        } else {
+            attention.clone()
         };
         let linear = |name: &str| own.sized_linear(name, width, width);
         let norm = |name: &str| modules.layer_norm(name, width, sizes.epsilon);
@@ -454,9 +455,10 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
     let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-5) as f32;
     // Other models read its maps: then windows keep their size.
     let read = modules.has("hidden_states_norms");
-    let body = match modules.has("swin") {
-        true => modules.at("swin"),
-        false => modules.clone(),
+    let body = if modules.has("swin") {
+        modules.at("swin")
+    } else {
+        modules.clone()
     };
     let first = stem(raw, &body, version)?;
     let mut channels = first.channels;
@@ -516,9 +518,10 @@ pub fn load(raw: &RawConfig, modules: &Modules<'_>) -> Result<Backbone> {
             "swinv2"
         },
         stages,
-        places_norm: match body.has("layernorm") && !read {
-            true => Some(body.layer_norm("layernorm", channels, epsilon)?),
-            false => None,
+        places_norm: if body.has("layernorm") && !read {
+            Some(body.layer_norm("layernorm", channels, epsilon)?)
+        } else {
+            None
         },
         output_norms,
         ..Backbone::default()

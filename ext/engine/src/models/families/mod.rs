@@ -372,6 +372,9 @@ pub struct Supported {
     pub architectures: Vec<&'static str>,
 }
 
+/// Models of texts and images whose images alone can be classified and embedded.
+pub const PAIRS: &[&str] = &["clip", "siglip", "siglip2", "metaclip_2"];
+
 /// Every `model_type` of every shape; one that several have stands several times.
 pub fn supported() -> Vec<Supported> {
     [
@@ -397,6 +400,7 @@ pub fn supported() -> Vec<Supported> {
             &["image_embedding", "image_classifier"],
         ),
         bare(towers::TYPES, &["image_embedding", "image_classifier"]),
+        bare(PAIRS, &["image_embedding", "image_classifier"]),
     ]
     .into_iter()
     .flatten()

@@ -90,12 +90,13 @@ impl Layer {
             activation: crate::models::config::activation(name, raw.file())?,
             heads,
             window,
-            distances: match raw.opt_bool("use_rel_pos")?.unwrap_or(true) {
-                true => Some([
+            distances: if raw.opt_bool("use_rel_pos")?.unwrap_or(true) {
+                Some([
                     distances(&attention, "rel_pos_h", size, width / heads)?,
                     distances(&attention, "rel_pos_w", size, width / heads)?,
-                ]),
-                false => None,
+                ])
+            } else {
+                None
             },
         })
     }
@@ -203,12 +204,11 @@ impl ImageEncoder {
         let narrow = neck.convolution(width, Convolution::new("conv1", "", None))?;
         let channels = narrow.outputs();
         Ok(Self {
-            positions: match raw.opt_bool("use_abs_pos")?.unwrap_or(true) {
-                true => {
-                    let table = modules.shaped("pos_embed", &[1, edge, edge, width])?;
-                    Some(table.reshape((edge * edge, width))?)
-                }
-                false => None,
+            positions: if raw.opt_bool("use_abs_pos")?.unwrap_or(true) {
+                let table = modules.shaped("pos_embed", &[1, edge, edge, width])?;
+                Some(table.reshape((edge * edge, width))?)
+            } else {
+                None
             },
             patches,
             layers,

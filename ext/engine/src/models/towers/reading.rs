@@ -120,9 +120,10 @@ impl Tower {
             patches,
             leading,
             positions,
-            patch_norm: match embeddings.has("rms_norm") {
-                true => Some(sizes.norm(&embeddings, "rms_norm")?),
-                false => None,
+            patch_norm: if embeddings.has("rms_norm") {
+                Some(sizes.norm(&embeddings, "rms_norm")?)
+            } else {
+                None
             },
             blocks,
             shared: shared.transpose()?,
@@ -147,13 +148,14 @@ fn raw_grid(raw: &RawConfig, patch: usize) -> Result<(usize, usize)> {
 
 fn pooling(kind: &Kind, raw: &RawConfig, modules: &Modules<'_>, sizes: Sizes) -> Result<Pooling> {
     Ok(match kind.family {
-        "aimv2" => match raw.opt_bool("use_head")?.unwrap_or(true) {
-            true => {
+        "aimv2" => {
+            if raw.opt_bool("use_head")?.unwrap_or(true) {
                 let head = modules.at("head");
                 Pooling::Query(Box::new(Query::load(&head, sizes.width, sizes.heads)?))
+            } else {
+                Pooling::Mean(None)
             }
-            false => Pooling::Mean(None),
-        },
+        }
         "beit" | "data2vec-vision" if raw.opt_bool("use_mean_pooling")?.unwrap_or(true) => {
             let norm = modules.known("pooler.layernorm");
             Pooling::Mean(norm.map(|name| sizes.norm(modules, name)).transpose()?)
@@ -237,9 +239,10 @@ fn positions(
             first.push(rows("register_tokens")?);
         }
     }
-    let leading = match first.is_empty() {
-        true => None,
-        false => Some(Tensor::cat(&first, 0)?.contiguous()?),
+    let leading = if first.is_empty() {
+        None
+    } else {
+        Some(Tensor::cat(&first, 0)?.contiguous()?)
     };
     Ok((positions, leading))
 }
