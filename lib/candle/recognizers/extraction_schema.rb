@@ -260,13 +260,17 @@ module Candle
       described = Hash === labels ? labels.transform_keys { |key| Arguments.label(key, "labels") } : {}
       names = Arguments.labels(Hash === labels ? labels.keys : labels)
       names.map do |name|
-        text = Arguments.label(described[name].nil? ? "" : described[name], "description") if described.key?(name)
+        text = said(described[name], "description") if described.key?(name)
         Field.new(name: name, description: text, many: true, patterns: [])
       end
     end
 
+    def said(text, what)
+      NilClass === text ? "" : Arguments.label(text, what)
+    end
+
     def label_prompt(name, labels, config)
-      asked = config[:prompt].nil? ? "" : Arguments.label(config[:prompt], "prompt")
+      asked = said(config[:prompt], "prompt")
       prompt = with_descriptions(asked.empty? ? name : "#{name}: #{asked}", labels.select(&:description))
       names = labels.map(&:name)
       examples = examples(config[:examples]).select { |_, label| names.include?(label) }
