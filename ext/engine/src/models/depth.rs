@@ -448,7 +448,7 @@ impl DepthNetwork {
                 grid = seen.grid;
                 let each = seen.states.iter().zip(&self.reassembled);
                 let map = |(states, one): (&Tensor, &Reassemble)| {
-                    if normed {
+                    if *normed {
                         one.forward(&seen, &tower.normed(states)?)
                     } else {
                         one.forward(&seen, states)
