@@ -18,8 +18,8 @@ const ADDRESSES: usize = 2 * MOST_MATRICES;
 const LANES: u32 = 32;
 /// Choices of an expert that read its matrices together.
 const TILE_ROWS: usize = 4;
-/// With fewer choices than experts divided by this, hardly any expert is chosen twice.
-const FEW_CHOICES: usize = 4;
+/// With fewer choices than this for each expert, tiles are slower than single rows: they hold one or two.
+const CHOICES_FOR_TILES: usize = 2;
 
 /// As `Route` in the CUDA source.
 #[derive(Clone, Copy)]
@@ -158,7 +158,7 @@ fn sorted(
     let pairs = chosen.elem_count();
     let (order, order_at) = result(device, pairs, DType::U32)?;
     let most_tiles = pairs.min(experts + pairs / TILE_ROWS);
-    let tiles = if pairs * FEW_CHOICES > experts {
+    let tiles = if pairs >= CHOICES_FOR_TILES * experts {
         Some(result(device, (most_tiles, 2), DType::U32)?)
     } else {
         None
