@@ -36,7 +36,7 @@ RSpec.describe Candle::SupportedModels do
     expect(type("t5")[:tasks]).to match_array(%i[embedding ner seq2seq late_interaction])
     expect(type("qwen2_vl")[:tasks]).to include(:llm, :vlm)
     expect(type("llava")[:tasks]).to match_array(%i[llm vlm document_reader])
-    expect(type("siglip")[:tasks]).to eq(%i[clip])
+    expect(type("siglip")[:tasks]).to eq(%i[clip image_embedding image_classifier])
     expect(type("siglip_vision_model")).to be_nil
   end
 
