@@ -32,6 +32,9 @@ module Candle
     # @!method detect(event)
     #   @param event [ActiveSupport::Notifications::Event]
     #   @return [void]
+    # @!method estimate(event)
+    #   @param event [ActiveSupport::Notifications::Event]
+    #   @return [void]
     # @!method read(event)
     #   @param event [ActiveSupport::Notifications::Event]
     #   @return [void]
