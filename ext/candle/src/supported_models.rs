@@ -21,7 +21,7 @@ fn entries(ruby: &Ruby) -> Result<RArray, Error> {
     Ok(entries)
 }
 
-/// `[architecture, transposed, [[module, module of a GGUF file]]]` of a `config.json`; nil where there is none.
+/// `[architecture, transposed, [[module, module of a GGUF file]]]` of a `config.json`; nil for types without GGUF files.
 fn gguf_names(ruby: &Ruby, config: String) -> Result<Option<RArray>, Error> {
     let names = gvl::leave(ruby, |_| {
         families::gguf_names(&RawConfig::read(Path::new(&config))?)

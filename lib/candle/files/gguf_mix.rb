@@ -61,7 +61,7 @@ module Candle
     # @param type [String, Symbol]
     # @param importance [Object, nil] what says how much columns matter
     # @return [String] its usual name
-    # @raise [ArgumentError] when there is none, or it needs an importance matrix
+    # @raise [ArgumentError] for an unknown one, or one that needs an importance matrix
     def self.named(type, importance: nil)
       name = type.to_s.downcase
       name = ALIASES.fetch(name, name)

@@ -498,7 +498,8 @@ fn readout(raw: &RawConfig, neck: &Modules<'_>, number: usize, width: usize) -> 
             Readout::Projected(neck.sized_linear(&name, 2 * width, width)?, activation)
         }
         other => {
-            let reason = format!("readout_type {other:?} is none of ignore, add and project");
+            let reason =
+                format!("readout_type {other:?} is unsupported: ignore, add and project are known");
             return Err(Error::corrupt(raw.file(), reason));
         }
     })

@@ -44,7 +44,7 @@ enum Version {
 /// How a map is divided, in this order of rows.
 pub struct Windows {
     pub count: usize,
-    /// For each place of each window, the map's row; the one behind the last where there is none.
+    /// For each place of each window, the map's row; the one behind the last outside of the map.
     pub rows: Vec<u32>,
     /// For each row of the map, its place among all windows'.
     pub places: Vec<u32>,

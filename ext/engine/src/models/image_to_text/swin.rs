@@ -272,7 +272,7 @@ impl Block {
 
 /// How a map of (height, width) is divided.
 pub(super) struct Windows {
-    /// For each place of each window, the map's row; the one behind the last where there is none.
+    /// For each place of each window, the map's row; the one behind the last outside of the map.
     pub rows: Vec<u32>,
     /// For each row of the map, its place among all windows'.
     pub places: Vec<u32>,
