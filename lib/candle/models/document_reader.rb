@@ -24,11 +24,8 @@ module Candle
 
     # What vision-language models for documents are asked, by their `model_type`, for each format.
     PROMPTS = {
-      "got_ocr2" => { text: "OCR: ", markdown: "OCR with format: " },
       "lighton_ocr" => { text: nil, markdown: nil },
-      "glm_ocr" => { text: "Text Recognition:", markdown: "Text Recognition:" },
-      "paddleocr_vl" => { text: "OCR:", markdown: "OCR:" },
-      "deepseek_ocr2" => { text: "Free OCR.", markdown: "<|grounding|>Convert the document to markdown." }
+      "paddleocr_vl" => { text: "OCR:", markdown: "OCR:" }
     }.freeze
 
     # What other vision-language models are asked.
