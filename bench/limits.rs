@@ -243,6 +243,8 @@ mod machine {
             "avx512vnni"
         } else if wide {
             "avx512"
+        } else if narrow && is_x86_feature_detected!("avxvnni") {
+            "avxvnni"
         } else if narrow {
             "avx2"
         } else {

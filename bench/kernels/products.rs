@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use base::quant::noise::random_matrix;
 use base::quant::{BlockType, QuantizedTensor};
 use base::runtime::bytes::Bytes;
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -54,7 +55,65 @@ pub fn report(json: bool) -> Result<()> {
             println!("{name:<36} {}", times.join(" "));
         }
     }
+    report_reading(json)?;
     report_f32(json)
+}
+
+/// Types whose products with one row are compared by the bytes that they read in a second.
+const READ: [BlockType; 9] = [
+    BlockType::Q4K,
+    BlockType::Q4_0,
+    BlockType::Q8_0,
+    BlockType::Nf4,
+    BlockType::Int4,
+    BlockType::NvFp4,
+    BlockType::Iq2,
+    BlockType::Fp8,
+    BlockType::Int8,
+];
+const READ_INPUTS: usize = 2048;
+const READ_OUTPUTS: usize = 8192;
+/// Together more than caches hold.
+const READ_MATRICES: usize = 24;
+
+/// Gigabytes a second that products with one row read, in turns with those of the first type.
+fn report_reading(json: bool) -> Result<()> {
+    let x = Tensor::randn(0f32, 1.0, (1, READ_INPUTS), &Device::Cpu)?;
+    let rate = |layers: &[Linear], bytes: usize| -> Result<f64> {
+        let start = Instant::now();
+        for layer in layers {
+            layer.forward(&x)?;
+        }
+        Ok((bytes * layers.len()) as f64 / start.elapsed().as_secs_f64() / 1e9)
+    };
+    let first = matrices_of(READ[0])?;
+    for kind in READ {
+        let layers = matrices_of(kind)?;
+        let (mut of_first, mut found) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            of_first.push(rate(&first.0, first.1)?);
+            found.push(rate(&layers.0, layers.1)?);
+        }
+        let (of_first, found) = (median(of_first), median(found));
+        let (name, ratio) = (kind.name(), found / of_first);
+        if json {
+            println!("{{\"case\":\"read {name}\",\"gb_per_s\":{found:.2},\"ratio\":{ratio:.2}}}");
+        } else {
+            println!(
+                "one row, {name:<10} {found:>8.1} GB/s  {ratio:>5.2} of {}",
+                READ[0].name()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Layers of random blocks, and the bytes of one.
+fn matrices_of(kind: BlockType) -> Result<(Vec<Linear>, usize)> {
+    let blocks = random_matrix(kind, READ_OUTPUTS, READ_INPUTS);
+    let place = (&Device::Cpu, DType::F32);
+    let layers = (0..READ_MATRICES).map(|_| Linear::quantized(blocks.clone(), None, place));
+    Ok((layers.collect::<Result<_>>()?, blocks.bytes.len()))
 }
 
 /// MiniLM's matrices, inputs and outputs, and rows from a short text to a large batch.
@@ -138,6 +197,7 @@ fn layers() -> Result<Vec<(String, Linear)>> {
             kind,
             shape: vec![OUTPUTS, INPUTS],
             bytes: Bytes::unpacked(blocks.data()?.into_owned()),
+            order: None,
         };
         let place = (&Device::Cpu, DType::F32);
         let layer = Linear::quantized(quantized, Some(bias.clone()), place)?;

@@ -50,7 +50,8 @@ RSpec.describe Candle::Quantizer do
   {
     "gemma" => {}, "gemma2-even" => {}, "gemma3-six" => {},
     "phi3" => {}, "phi3-longrope" => {}, "olmo2" => {}, "smollm3-four" => {}, "qwen2-moe-every" => {}, "stablelm" => {},
-    "stablelm-parallel" => {}, "phi" => {}, "glm4" => {}, "starcoder2" => { "sliding_window" => nil }
+    "stablelm-parallel" => {}, "gpt2" => {}, "gpt-neox" => {}, "gpt-neox-sequential" => {}, "falcon" => {},
+    "falcon-new" => {}, "phi" => {}, "glm4" => {}, "starcoder2" => { "sliding_window" => nil }
   }.each do |name, words|
     it "writes #{name} by the engine's names" do
       source = patched(name, words)
@@ -65,6 +66,9 @@ RSpec.describe Candle::Quantizer do
       ["gemma2", {}] => /query_pre_attn_scalar: 24/, ["gemma3", { "query_pre_attn_scalar" => 16 }] => /every 6th/,
       ["smollm3", {}] => /positions other than every 4th/, ["starcoder2", {}] => /windows of 8 tokens/,
       ["llama", { "hidden_act" => "relu" }] => /activation "relu"/,
+      ["gpt2", { "scale_attn_by_inverse_layer_idx" => true }] => /scale_attn_by_inverse_layer_idx: true/,
+      ["falcon", { "alibi" => true }] => /alibi: true/, ["falcon", { "parallel_attn" => false }] => /parallel_attn/,
+      ["falcon-new", { "num_kv_heads" => 3 }] => /groups of|query_key_value/,
       ["qwen2-moe-every", { "norm_topk_prob" => true }] => /norm_topk_prob: true/,
       ["qwen3-moe-every", { "norm_topk_prob" => false }] => /norm_topk_prob: false/,
       ["phi3-longrope", { "rope_scaling" => { "rope_type" => "longrope", "long_factor" => [1.0],
@@ -91,6 +95,29 @@ RSpec.describe Candle::Quantizer do
         expect(found.flatten.zip(wanted.flatten).map { |a, b| (a - b).abs }.max).to be < 1e-5
         expect(one.tokenizer.encode("Unknowable FOXES")).to eq(other.tokenizer.encode("Unknowable FOXES"))
       end
+    end
+
+    # A table of characters that changes none.
+    it "are written with Unigram tokenizers: xlm-roberta" do
+      source = File.join(@directory, "xlm")
+      FileUtils.cp_r(encoder("xlm-roberta"), source)
+      file = File.join(source, "tokenizer.json")
+      tokenizer = JSON.parse(File.read(file))
+      to = File.join(@directory, "m.gguf")
+      expect { described_class.quantize(source, to: to, type: "f32") }
+        .to raise_error(Candle::UnsupportedModelError, /normalizer "NFKC"/)
+      tokenizer["normalizer"]["normalizers"].shift
+      File.write(file, JSON.generate(tokenizer))
+      described_class.quantize(source, to: to, type: "f32")
+      one, other = [to, source].map { |from| Candle::EmbeddingModel.from_pretrained(from, device: "cpu") }
+      texts = ["the quick  brown fox", "a dog, jumping!"]
+      expect(texts.map { |text| one.tokenizer.encode(text) }).to eq(texts.map { |text| other.tokenizer.encode(text) })
+      found, wanted = [one, other].map { |model| model.embed(texts, pooling: :mean) }
+      expect(found.flatten.zip(wanted.flatten).map { |a, b| (a - b).abs }.max).to be < 1e-5
+      tokenizer["normalizer"] = { "type" => "Precompiled", "precompiled_charsmap" => "?" }
+      File.write(file, JSON.generate(tokenizer))
+      expect { described_class.quantize(source, to: to, type: "f32") }
+        .to raise_error(Candle::CorruptModelError, /precompiled_charsmap/)
     end
 
     it "need a tokenizer that GGUF files have a form for" do
@@ -320,8 +347,8 @@ RSpec.describe Candle::Quantizer do
 
   it "says what it can't write" do
     path = File.join(@directory, "m.gguf")
-    expect { described_class.quantize(decoder("gpt2"), to: path) }
-      .to raise_error(Candle::UnsupportedModelError, /"gpt2" can't be written as GGUF/)
+    expect { described_class.quantize(patched("gpt2", "model_type" => "bloom"), to: path) }
+      .to raise_error(Candle::UnsupportedModelError, /"bloom" can't be written as GGUF/)
     expect { described_class.quantize(decoder("mistral"), to: path) }
       .to raise_error(Candle::UnsupportedModelError, /windows of \d+ tokens/)
     expect { described_class.quantize(decoder("qwen3-moe"), to: path) }
@@ -329,7 +356,23 @@ RSpec.describe Candle::Quantizer do
     expect { described_class.quantize(decoder("llama"), to: path, type: "q9") }.to raise_error(ArgumentError, /q9/)
     expect { described_class.quantize(decoder("llama"), to: path, imatrix: "m") }
       .to raise_error(Candle::ModelNotFoundError, /no such file/)
-    expect(Dir.children(@directory)).to be_empty
+    expect(Dir.children(@directory)).to eq(["patched-gpt2"])
+  end
+
+  it "arranges rows as files have them, and nothing else" do
+    path = File.join(@directory, "n.safetensors")
+    WideWeights.write(path, { "numbers" => [4, 2] }, data: [(0...8).to_a.pack("e*")])
+    weights = Candle::Weights.open(path)
+    arranged = ->(*rows) { weights.encoded("numbers", "f32", rows: rows).unpack("e*").map(&:to_i) }
+    expect(arranged[:columns]).to eq([0, 2, 4, 6, 1, 3, 5, 7])
+    expect(arranged[:alternate, 1]).to eq([1, 3, 5, 7])
+    expect(arranged[:after, 3]).to eq([6, 7])
+    expect(arranged[:neighbours, 1]).to eq([0, 1, 4, 5, 2, 3, 6, 7])
+    expect(arranged[:apart, 1, 2]).to eq((0...8).to_a)
+    expect { arranged[:apart, 3, 1] }.to raise_error(Candle::CorruptModelError, /3 groups of 1/)
+    expect { arranged[:after, 4] }.to raise_error(Candle::CorruptModelError, /after 4/)
+    expect { arranged[:alternate, 2] }.to raise_error(Candle::CorruptModelError, /pairs/)
+    expect { arranged[:sideways] }.to raise_error(Candle::InvalidInputError, /sideways/)
   end
 
   it "writes quantized checkpoints with dense weights" do
@@ -341,6 +384,31 @@ RSpec.describe Candle::Quantizer do
     expect(other.info(name)[:dtype]).to eq(:awq)
     expect(one.tensor(name, device: "cpu").to_packed).to eq(other.tensor(name, device: "cpu").to_packed)
     expect(JSON.parse(File.read(File.join(dense, "config.json")))).not_to include("quantization_config")
+  end
+
+  # Of Llama's tokenizer as many tokens as the fixture has.
+  def short_tokenizer(directory, size)
+    FileUtils.cp(File.join(decoder("llama"), "tokenizer_config.json"), directory)
+    found = JSON.parse(File.read(File.join(decoder("llama"), "tokenizer.json")))
+    found["model"]["vocab"].select! { |_, id| id < size }
+    found["model"]["merges"] = []
+    found["added_tokens"].select! { |token| token["id"] < size }
+    File.write(File.join(directory, "tokenizer.json"), JSON.generate(found))
+  end
+
+  it "takes the stacks of gpt-oss apart, whose experts are in MXFP4" do
+    source = File.join(@directory, "gpt_oss")
+    FileUtils.cp_r(quantized("gpt_oss"), source)
+    short_tokenizer(source, 96)
+    path = described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: "mxfp4_moe")
+    experts = Candle::Weights.open(path).info("blk.0.ffn_gate_exps.weight")
+    expect(experts.values_at(:dtype, :shape)).to eq([:mxfp4, [3, 96, 64]])
+    found, wanted = [path, source].map do |from|
+      llm = Candle::LLM.from_pretrained(from, device: "cpu")
+      llm.logprobs("Hello,World!").filter_map { |entry| entry[:logprob] }
+    end
+    expect(found.size).to be > 5
+    expect(worst(found, wanted)).to be < 0.05
   end
 
   describe "checkpoints that other libraries quantized" do
@@ -360,7 +428,13 @@ RSpec.describe Candle::Quantizer do
     it "say what stays quantized and what was expanded" do
       kernels = Candle::LLM.from_pretrained(source, device: "cpu").device_report[:kernels]
       expect(kernels["linear"]).to include("q4_0", "q5_0", "q8_0")
-      expect(kernels["expanded_weights"]).to eq("gptq as f32")
+      expect(kernels["expanded_weights"]).to be_nil
+      path = File.join(@directory, "hqq")
+      FileUtils.cp_r(quantized("hqq"), path)
+      FileUtils.cp(File.join(source, "tokenizer.json"), path)
+      kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
+      expect(kernels["linear"]).to include("int4")
+      expect(kernels["expanded_weights"]).to eq("hqq as f32")
     end
 
     it "embed texts too" do

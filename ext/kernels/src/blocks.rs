@@ -268,6 +268,7 @@ mod tests {
             kind: BlockType::Q4_0,
             shape: shape.to_vec(),
             bytes: Bytes::unpacked(vec![0; length]),
+            order: None,
         };
         let held = DeviceBlocks::new(&blocks(&[2, 64], 72), &Device::Cpu).unwrap();
         assert_eq!((held.outputs(), held.inputs()), (2, 64));

@@ -1,6 +1,8 @@
 //! A weight matrix on the CPU in the layout that its micro-kernels like, with its bias. What the numbers are and which
 //! kernels multiply them is known here alone.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
@@ -9,6 +11,7 @@ use crate::cpu::isa::Isa;
 use crate::cpu::product::blocks::BlockMatrix;
 use crate::cpu::product::byte_matrix::{self, ByteMatrix};
 use crate::cpu::product::gemm::PackedMatrix;
+use crate::cpu::product::grouped::GroupedMatrix;
 use crate::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
 use crate::cpu::product::row_matrix::RowMatrix;
 use crate::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
@@ -24,6 +27,8 @@ pub struct PackedWeight {
     inputs: usize,
     outputs: usize,
     dtype: DType,
+    /// The inputs in the order of a quantized matrix, where that is another.
+    order: Option<Arc<[u32]>>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +39,7 @@ enum Layout {
     /// Rounded to bytes; takes and gives f32 and bf16.
     Bytes(ByteMatrix),
     Blocks(BlockMatrix),
+    Grouped(GroupedMatrix),
     /// [out, in], as another part of the model holds it.
     Shared(Tensor),
 }
@@ -78,12 +84,28 @@ impl PackedWeight {
 
     /// Keeps blocks as they are; `None` for a type of blocks without kernels.
     pub fn blocks(weight: &QuantizedTensor, bias: Option<&Tensor>) -> Result<Option<Self>> {
-        if !BlockMatrix::takes(weight.kind) {
+        let (layout, shape) = if let Some(matrix) = GroupedMatrix::new(weight)? {
+            let shape = (matrix.inputs, matrix.outputs);
+            (Layout::Grouped(matrix), shape)
+        } else if BlockMatrix::takes(weight.kind) {
+            let matrix = BlockMatrix::new(Isa::current()?, weight)?;
+            let shape = (matrix.inputs, matrix.outputs);
+            (Layout::Blocks(matrix), shape)
+        } else {
             return Ok(None);
+        };
+        let order = &weight.order;
+        if order.as_ref().is_some_and(|order| !orders(order, shape.0)) {
+            return Err(Error::InvalidInput(format!(
+                "the order of a matrix's columns does not have each of {} once",
+                shape.0
+            )));
         }
-        let matrix = BlockMatrix::new(Isa::current()?, weight)?;
-        let shape = (matrix.inputs, matrix.outputs);
-        Self::with_bias(Layout::Blocks(matrix), bias, shape, DType::F32).map(Some)
+        let packed = Self::with_bias(layout, bias, shape, DType::F32)?;
+        Ok(Some(Self {
+            order: order.clone(),
+            ..packed
+        }))
     }
 
     /// A weight, [out, in], that stays in use elsewhere and is read where it lies; `None` as for `new`.
@@ -116,6 +138,7 @@ impl PackedWeight {
             inputs,
             outputs,
             dtype,
+            order: None,
         })
     }
 
@@ -136,7 +159,7 @@ impl PackedWeight {
     }
 
     pub fn is_quantized(&self) -> bool {
-        matches!(self.layout, Layout::Blocks(_))
+        matches!(self.layout, Layout::Blocks(_) | Layout::Grouped(_))
     }
 
     pub fn stored(&self) -> Stored {
@@ -145,6 +168,7 @@ impl PackedWeight {
             Layout::F32(_) | Layout::Half(_) => Stored::Numbers(self.dtype),
             Layout::Bytes(_) => Stored::Bytes,
             Layout::Blocks(matrix) => Stored::Blocks(matrix.kind()),
+            Layout::Grouped(matrix) => Stored::Blocks(matrix.kind()),
             Layout::Shared(_) => Stored::Shared(self.dtype),
         }
     }
@@ -156,6 +180,8 @@ impl PackedWeight {
         shape: Vec<usize>,
         epilogue: &Epilogue<'_>,
     ) -> Result<Tensor> {
+        let ordered = self.in_order(x)?;
+        let x = ordered.as_ref().unwrap_or(x);
         match (&self.layout, x.dtype(), self.dtype) {
             (Layout::F32(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
             (Layout::Half(matrix), DType::F32, _) => {
@@ -170,6 +196,7 @@ impl PackedWeight {
             }
             (Layout::Bytes(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
             (Layout::Blocks(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
+            (Layout::Grouped(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
             (Layout::Shared(held), _, DType::BF16) => {
                 self.product_with::<bf16>(held, x, shape, epilogue)
             }
@@ -181,33 +208,52 @@ impl PackedWeight {
     }
 
     /// The products of one input with several weights, of these shapes, in one pass over the input; `None` unless all
-    /// are blocks.
+    /// are quantized alike, with their inputs in the usual order.
     pub fn multiply_each<'a>(
         weights: impl Iterator<Item = &'a Self>,
         x: &Tensor,
         rows: usize,
         shapes: Vec<Vec<usize>>,
     ) -> Result<Option<Vec<Tensor>>> {
-        let factors = weights.map(|weight| match &weight.layout {
-            Layout::Blocks(matrix) => {
-                let epilogue = GemmEpilogue {
-                    bias: weight.bias.as_deref(),
-                    ..Default::default()
-                };
-                Some((matrix, epilogue))
-            }
+        let weights: Vec<&Self> = weights.collect();
+        if weights.iter().any(|weight| weight.order.is_some()) {
+            return Ok(None);
+        }
+        let blocks = weights.iter().copied().map(|weight| match &weight.layout {
+            Layout::Blocks(matrix) => Some((matrix, weight.only_bias())),
             _ => None,
         });
-        let Some(factors) = factors.collect::<Option<Vec<_>>>() else {
+        if let Some(factors) = blocks.collect::<Option<Vec<_>>>() {
+            return products_of(&factors, x, rows, shapes).map(Some);
+        }
+        let groups = weights.iter().copied().map(|weight| match &weight.layout {
+            Layout::Grouped(matrix) => Some((matrix, weight.only_bias())),
+            _ => None,
+        });
+        match groups.collect::<Option<Vec<_>>>() {
+            Some(factors) => products_of(&factors, x, rows, shapes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn only_bias(&self) -> GemmEpilogue<'_, f32> {
+        GemmEpilogue {
+            bias: self.bias.as_deref(),
+            ..Default::default()
+        }
+    }
+
+    /// Rows whose elements are in the order of the matrix; `None` where theirs is that already.
+    fn in_order(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(order) = &self.order else {
             return Ok(None);
         };
-        let isa = Isa::current()?;
-        let products = with_values(x, |x| Ok(multiply_each(isa, x, rows, &factors)))?;
-        let outputs = products.into_iter().zip(shapes);
-        let outputs = outputs
-            .map(|(product, shape)| Ok(Tensor::from_vec(product, shape, x.device())?))
-            .collect::<Result<_>>()?;
-        Ok(Some(outputs))
+        let ordered = with_values(x, |x: &[f32]| {
+            let rows = x.chunks_exact(self.inputs.max(1));
+            let values = rows.flat_map(|row| order.iter().map(move |&column| row[column as usize]));
+            Ok(values.collect::<Vec<f32>>())
+        })?;
+        Ok(Some(Tensor::from_vec(ordered, x.dims(), x.device())?))
     }
 
     fn product<T: Element, M: WeightMatrix<T>>(
@@ -277,6 +323,54 @@ impl PackedWeight {
         })?;
         Ok(Tensor::from_vec(product, shape, x.device())?)
     }
+}
+
+/// Whether these are all columns, each of them once.
+fn orders(order: &[u32], columns: usize) -> bool {
+    let mut found = vec![false; columns];
+    for &column in order {
+        match found.get_mut(column as usize) {
+            Some(found) => *found = true,
+            None => return false,
+        }
+    }
+    order.len() == columns && found.into_iter().all(|found| found)
+}
+
+/// The products of one input with several matrices.
+fn products_of<M: WeightMatrix<f32>>(
+    factors: &[(&M, GemmEpilogue<'_, f32>)],
+    x: &Tensor,
+    rows: usize,
+    shapes: Vec<Vec<usize>>,
+) -> Result<Vec<Tensor>> {
+    let isa = Isa::current()?;
+    let products = with_values(x, |x| Ok(multiply_each(isa, x, rows, factors)))?;
+    let outputs = products.into_iter().zip(shapes);
+    outputs
+        .map(|(product, shape)| Ok(Tensor::from_vec(product, shape, x.device())?))
+        .collect()
+}
+
+/// The numbers of a matrix of f32 on the CPU in 16 bits; `None` where some of them would change.
+pub fn exact_halves(weight: &Tensor) -> Result<Option<Tensor>> {
+    if weight.dtype() != DType::F32 || !has_kernel(weight) {
+        return Ok(None);
+    }
+    let kind = with_values(weight, |values: &[f32]| {
+        let all = |round: fn(f32) -> f32| {
+            let mut values = values.iter();
+            values.all(|&value| round(value).to_bits() == value.to_bits())
+        };
+        Ok(if all(|value| f16::from_f32(value).to_f32()) {
+            Some(DType::F16)
+        } else if all(|value| bf16::from_f32(value).to_f32()) {
+            Some(DType::BF16)
+        } else {
+            None
+        })
+    })?;
+    Ok(kind.map(|kind| weight.to_dtype(kind)).transpose()?)
 }
 
 fn has_kernel(weight: &Tensor) -> bool {

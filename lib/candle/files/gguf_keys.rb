@@ -13,24 +13,34 @@ module Candle
       "qwen2" => SILU, "qwen2_moe" => SILU, "qwen3" => SILU, "qwen3_moe" => SILU,
       "smollm3" => SILU, "olmo2" => SILU, "phi3" => SILU, "stablelm" => SILU, "glm4" => SILU,
       "gemma" => GELU, "gemma2" => GELU, "gemma3_text" => GELU, "starcoder2" => GELU, "phi" => GELU,
-      "bert" => %w[gelu], "nomic_bert" => SILU
+      "gpt_oss" => SILU, "gpt2" => GELU, "gpt_neox" => %w[gelu], "falcon" => %w[gelu],
+      "bert" => %w[gelu], "xlm-roberta" => %w[gelu], "nomic_bert" => SILU
     }.freeze
     # Early configurations of Gemma say so where the other form is meant; gates have a word of their own.
     OTHER_WORDS = { "gemma" => "gelu", "nomic-bert" => "swiglu" }.freeze
     # Encoders, and what of them has no place in files for embeddings.
     ENCODERS = %w[bert nomic-bert].freeze
-    HEADS = /\A(?:\w+\.)?pooler\.|\A(?:cls|classifier|qa_outputs)\./
-    # What nomic-embed's own configurations call sizes.
+    HEADS = /\A(?:\w+\.)?pooler\.|\A(?:cls|classifier|qa_outputs|lm_head)\./
+    # What GPT-2 and nomic-embed's own configurations call sizes.
     OWN_WORDS = { "hidden_size" => "n_embd", "num_hidden_layers" => "n_layer", "num_attention_heads" => "n_head",
                   "intermediate_size" => "n_inner", "max_position_embeddings" => "n_positions",
                   "layer_norm_eps" => "layer_norm_epsilon" }.freeze
     # Norms that subtract the mean, and what configurations call what they add to the variance.
     MEAN_NORMS = { "starcoder2" => "norm_epsilon", "stablelm" => "layer_norm_eps", "phi2" => "layer_norm_eps",
+                   "gpt2" => "layer_norm_epsilon", "gptneox" => "layer_norm_eps", "falcon" => "layer_norm_epsilon",
                    "bert" => "layer_norm_eps", "nomic-bert" => "layer_norm_eps" }.freeze
     # How much of a head is rotated where the configuration doesn't say.
-    ROTATED = { "stablelm" => 0.25, "phi2" => 0.5, "glm4" => 0.5 }.freeze
+    ROTATED = { "stablelm" => 0.25, "phi2" => 0.5, "glm4" => 0.5, "gptneox" => 0.25 }.freeze
+    # Models whose MLPs are four times as wide where the configuration doesn't say.
+    FOURFOLD = %w[gpt2 falcon].freeze
+    # What configurations of some models can say, and files can't.
+    UNSAID = { "gpt2" => { "scale_attn_weights" => [nil, true], "scale_attn_by_inverse_layer_idx" => [nil, false] },
+               "falcon" => { "alibi" => [nil, false] },
+               "gpt-oss" => { "swiglu_limit" => [nil, 7.0], "swiglu_alpha" => [nil, 1.702] } }.freeze
+    # Falcon's positions where the configuration doesn't say.
+    POSITIONS = 2048
     # Every so many layers one sees beyond the window.
-    PATTERNS = { "gemma2" => 2, "gemma3" => 6 }.freeze
+    PATTERNS = { "gemma2" => 2, "gemma3" => 6, "gpt-oss" => 2 }.freeze
     # Models whose scores are divided by the width for each head, by their number of layers.
     WIDE = { "gemma2" => 46, "gemma3" => 62 }.freeze
     # What Granite multiplies by.
@@ -43,7 +53,7 @@ module Candle
     # Sizes are numbers of 32 bits.
     MOST = (1 << 31) - 1
     private_constant :GELU, :SILU, :OTHER_WORDS, :ENCODERS, :HEADS, :OWN_WORDS, :MEAN_NORMS, :ROTATED, :PATTERNS,
-                     :WIDE, :FACTORS, :CAPS, :PLAIN_EVERY, :MOST
+                     :WIDE, :FACTORS, :CAPS, :PLAIN_EVERY, :MOST, :FOURFOLD, :UNSAID, :POSITIONS
 
     def initialize(config, architecture, file)
       @config = config
@@ -58,6 +68,7 @@ module Candle
       check_experts
       check_scores
       check_positions
+      check_unsaid
     end
 
     def encoder?
@@ -78,7 +89,17 @@ module Candle
     end
 
     def key_head_count
-      size("num_key_value_heads", head_count)
+      return size("num_key_value_heads", head_count) unless @architecture == "falcon"
+      return size("num_kv_heads", head_count) if @config["new_decoder_architecture"]
+
+      @config["multi_query"] == false ? head_count : 1
+    end
+
+    # How files arrange the rows of queries, keys and values in one matrix, which checkpoints store by groups of heads.
+    #
+    # @return [Array, nil]
+    def fused_rows
+      [:apart, key_head_count, head_count / key_head_count] if %w[gptneox falcon].include?(@architecture)
     end
 
     # @return [Integer, nil]
@@ -86,13 +107,23 @@ module Candle
       size("num_local_experts", 0).nonzero? || size("num_experts", 0).nonzero?
     end
 
+    # Rows of positions that no text uses: those up to the number of XLM-R's padding.
+    def unused_positions
+      return 0 unless @config["model_type"] == "xlm-roberta"
+
+      padding = @config.fetch("pad_token_id", 1)
+      return padding + 1 if padding.is_a?(Integer) && padding.between?(0, size("max_position_embeddings") - 2)
+
+      raise CorruptModelError, "#{@file}: pad_token_id must be a position, not #{Arguments.shown(padding)}"
+    end
+
     # @param vocabulary [Integer] how many tokens there are
     # @param experts [Boolean] whether there are any
     # @return [Hash{String => Object}]
     def metadata(vocabulary, experts:)
       keys = {
-        "vocab_size" => u32(vocabulary), "context_length" => u32(size("max_position_embeddings")),
-        "embedding_length" => u32(size("hidden_size")), "feed_forward_length" => u32(size("intermediate_size")),
+        "vocab_size" => u32(vocabulary), "context_length" => u32(context_length),
+        "embedding_length" => u32(size("hidden_size")), "feed_forward_length" => u32(feed_forward_length),
         "block_count" => u32(layer_count), "attention.head_count" => u32(head_count), **epsilon
       }
       keys.merge!(encoder? ? of_encoder : of_decoder(experts))
@@ -158,7 +189,7 @@ module Candle
 
     # Files of Gemma say by the number of layers alone what scores are divided by.
     def check_scores
-      return unless PATTERNS.key?(@architecture)
+      return unless WIDE.key?(@architecture)
 
       usual = layer_count == WIDE.fetch(@architecture) ? size("hidden_size") / head_count : head_size
       scalar = @config["query_pre_attn_scalar"] || 256
@@ -174,6 +205,15 @@ module Candle
         refuse("rotary_emb_interleaved and rotary_emb_fraction have no GGUF form")
       end
       check_plain_layers if @architecture == "smollm3"
+    end
+
+    def check_unsaid
+      UNSAID.fetch(@architecture, {}).each do |key, usual|
+        refuse("#{key}: #{Arguments.shown(@config[key])} has no GGUF form") unless usual.include?(@config[key])
+      end
+      return unless @architecture == "falcon" && !@config["new_decoder_architecture"]
+
+      refuse("parallel_attn: false has no GGUF form") if @config["parallel_attn"] == false
     end
 
     def check_plain_layers
@@ -212,6 +252,15 @@ module Candle
       raise CorruptModelError, "#{@file}: #{key} is of the wrong kind: #{Arguments.shown(value)}"
     end
 
+    def context_length
+      size("max_position_embeddings", @architecture == "falcon" ? POSITIONS : nil) - unused_positions
+    end
+
+    def feed_forward_length
+      usual = FOURFOLD.include?(@architecture) ? 4 * size("hidden_size") : nil
+      size(@architecture == "falcon" ? "ffn_hidden_size" : "intermediate_size", usual)
+    end
+
     def head_size
       size("head_dim", [size("hidden_size") / head_count, 1].max)
     end
@@ -234,11 +283,21 @@ module Candle
 
     def of_decoder(experts)
       keys = { "attention.head_count_kv" => u32(key_head_count), "attention.key_length" => u32(head_size),
-               "attention.value_length" => u32(head_size), "rope.freq_base" => theta,
-               "rope.dimension_count" => u32(rotated_size) }
+               "attention.value_length" => u32(head_size) }
+      return keys if @architecture == "gpt2"
+
+      keys.merge!("rope.freq_base" => theta, "rope.dimension_count" => u32(rotated_size))
       keys.merge!(scaling, experts ? of_experts : {}, factors, windows)
-      keys["use_parallel_residual"] = @config["use_parallel_residual"] || false if @architecture == "stablelm"
-      keys
+      keys.merge(residual)
+    end
+
+    # Whether attention and MLP read the same input: of GPT-NeoX they do where nothing is said.
+    def residual
+      usual = { "stablelm" => false, "gptneox" => true }
+      return {} unless usual.key?(@architecture)
+
+      said = @config["use_parallel_residual"]
+      { "use_parallel_residual" => said.nil? ? usual.fetch(@architecture) : said == true }
     end
 
     def of_experts
@@ -247,6 +306,7 @@ module Candle
         "expert_shared_feed_forward_length" => "shared_expert_intermediate_size" }.each do |key, word|
         keys[key] = u32(size(word)) if @config[word]
       end
+      keys["expert_feed_forward_length"] = u32(feed_forward_length) if @architecture == "gpt-oss"
       keys
     end
 
@@ -277,7 +337,8 @@ module Candle
     end
 
     def rotated
-      found = @config["partial_rotary_factor"] || rope["partial_rotary_factor"] || ROTATED.fetch(@architecture, 1.0)
+      found = @config["partial_rotary_factor"] || @config["rotary_pct"] || rope["partial_rotary_factor"]
+      found ||= ROTATED.fetch(@architecture, 1.0)
       number(found, "partial_rotary_factor").clamp(0.0, 1.0)
     end
 

@@ -16,7 +16,7 @@ module Candle
     # Where two parts have one name, the one that is meant.
     MEANT = "post_attention_norm"
     # Tensors that are functions of the configuration, or that GGUF files of encoders leave out.
-    COMPUTED = /rotary_emb\.inv_freq\z|\.masked_bias\z|(?:\A|\.)position_ids\z/
+    COMPUTED = /rotary_emb\.inv_freq\z|\.masked_bias\z|\.(?:attn|attention)\.bias\z|(?:\A|\.)position_ids\z/
     # A number of a layer, and one of an expert.
     EXPERT = /\.\d+\.\D+\.\d+\./
     # What old checkpoints call the parts of norms.
@@ -25,6 +25,23 @@ module Candle
     MIXTRAL = { "gate" => "ffn_gate_inp", "experts.*.w1" => "ffn_gate_exps", "experts.*.w3" => "ffn_up_exps",
                 "experts.*.w2" => "ffn_down_exps" }
               .map { |from, to| ["model.layers.{}.block_sparse_moe.#{from}", "blk.{}.#{to}"] }.freeze
+    # Falcon has one norm under this name, or two under others.
+    FALCON = { "transformer.h.{}.input_layernorm" => "blk.{}.attn_norm",
+               "h.{}.input_layernorm" => "blk.{}.attn_norm" }.freeze
+    # What gpt-oss stores without the endings of modules, and what files have of it.
+    WHOLE = {
+      "self_attn.sinks" => { "attn_sinks.weight" => nil },
+      "mlp.experts.gate_up_proj" => { "ffn_gate_exps.weight" => [:alternate, 0],
+                                      "ffn_up_exps.weight" => [:alternate, 1] },
+      "mlp.experts.gate_up_proj_bias" => { "ffn_gate_exps.bias" => [:alternate, 0],
+                                           "ffn_up_exps.bias" => [:alternate, 1] },
+      "mlp.experts.down_proj" => { "ffn_down_exps.weight" => [:columns] },
+      "mlp.experts.down_proj_bias" => { "ffn_down_exps.bias" => nil }
+    }.freeze
+    IN_LAYER = /\Amodel\.layers\.(\d+)\.(.*)\z/
+    # Matrices that GPT-2 stores by inputs.
+    BY_INPUTS = /\Ablk\.\d+\.(?:attn_qkv|attn_output|ffn_up|ffn_down)\.weight\z/
+    private_constant :FALCON, :WHOLE, :IN_LAYER, :BY_INPUTS
     private_constant :NEIGHBOURS, :ONE_MORE, :MEANT, :COMPUTED, :EXPERT, :ENDINGS, :MIXTRAL
 
     attr_reader :architecture
@@ -44,8 +61,9 @@ module Candle
                                      "as GGUF files; those of #{self.class.model_types.join(", ")} can"
       end
 
-      @architecture, _, modules = SupportedModels.gguf_names(file) || as_llama
+      @architecture, @transposed, modules = SupportedModels.gguf_names(file) || like_another
       @modules = table(modules)
+      @modules.merge!(FALCON) if architecture == "falcon"
       @keys = GgufKeys.new(config, architecture, file)
       @keys.check
     end
@@ -80,28 +98,30 @@ module Candle
 
     # @return [Hash{String => Object}]
     def metadata
-      @keys.metadata(vocabulary_size, experts: stems.values.any? { |name| name.match?(/_exps\z/) })
+      experts = whole.any? || stems.values.any? { |name| name.match?(/_exps\z/) }
+      @keys.metadata(vocabulary_size, experts: experts)
     end
 
-    # @return [Array<Hash>] `name:`, `shape:`, `from:` (several of experts), of sorted rows `heads:`, of norms that
-    #   store one less `add:`; `data:` of computed ones
+    # @return [Array<Hash>] `name:`, `shape:`, `from:` (several of experts), of arranged rows `rows:`, of norms
+    #   that store one less `add:`; `data:` of computed ones
     def tensors
       experts, found = names.partition { |name| name.match?(EXPERT) && renamed(name).match?(/_exps\.\w+\z/) }
       found = found.reject { |name| tied? && renamed(name).start_with?("output.") }
-      found = found.map { |name| tensor(name) } + stacks(experts)
+      found = found.map { |name| tensor(name) } + stacks(experts) + whole
       found += @keys.tensors.map { |name, numbers| { name: name, shape: [numbers.size], data: numbers.pack("e*") } }
       found.sort_by { |one| order(one[:name]) }
     end
 
     private
 
-    # Files of these models call themselves llama.
-    def as_llama
+    # Files of these models call themselves otherwise.
+    def like_another
+      other = @config["model_type"] == "xlm-roberta" ? "bert" : "llama"
       Tempfile.create(["config", ".json"]) do |copy|
-        copy.write(JSON.generate(@config.merge("model_type" => "llama")))
+        copy.write(JSON.generate(@config.merge("model_type" => other)))
         copy.flush
         architecture, transposed, modules = SupportedModels.gguf_names(copy.path)
-        [architecture, transposed, modules + MIXTRAL]
+        [architecture, transposed, other == "llama" ? modules + MIXTRAL : modules]
       end
     end
 
@@ -112,7 +132,32 @@ module Candle
     end
 
     def names
-      @names ||= @weights.names.grep_v(COMPUTED).reject { |name| @keys.left_out?(name) }
+      @names ||= @weights.names.grep_v(COMPUTED).reject { |name| @keys.left_out?(name) || whole_parts(name) }
+    end
+
+    # What files have of a tensor outside of modules, by the number of its layer.
+    def whole_parts(name)
+      return unless architecture == "gpt-oss" && (found = name.match(IN_LAYER)) && WHOLE.key?(found[2])
+
+      WHOLE.fetch(found[2]).transform_keys { |part| "blk.#{found[1]}.#{part}" }
+    end
+
+    def whole
+      @whole ||= @weights.names.flat_map do |name|
+        (whole_parts(name) || {}).map do |part, rows|
+          { from: name, name: part, shape: arranged(@weights.info(name)[:shape], rows), rows: rows }
+        end
+      end
+    end
+
+    def arranged(shape, rows)
+      *before, inputs, outputs = shape
+      case rows&.first
+      when :columns then [*before, outputs, inputs]
+      when :after then [shape.first - rows.last, *shape.drop(1)]
+      when :alternate then shape.size > 2 ? [*before, outputs / 2, inputs] : [inputs, outputs / 2]
+      else shape
+      end
     end
 
     # The modules of the checkpoint that are one of the whole model.
@@ -157,12 +202,24 @@ module Candle
 
     def tensor(name)
       result = { from: name, name: renamed(name), shape: @weights.info(name)[:shape] }
-      heads = { "attn_q" => @keys.head_count, "attn_k" => @keys.key_head_count }[result[:name].split(".")[2]]
-      result[:heads] = heads if heads && NEIGHBOURS.include?(architecture)
+      result[:rows] = rows(result[:name])
+      result[:shape] = arranged(result[:shape], result[:rows])
       result[:add] = 1.0 if ONE_MORE.include?(architecture) && result[:name].end_with?("norm.weight")
       # A row that is multiplied with is a vector there.
       result[:shape] = result[:shape].last(1) if result[:name].end_with?("ffn_gate_inp_shexp.weight")
       result
+    end
+
+    # How the rows of a tensor are arranged, if they are.
+    def rows(name)
+      return [:columns] if @transposed && name.match?(BY_INPUTS)
+      return [:after, @keys.unused_positions] if name.start_with?("position_embd.") && @keys.unused_positions.positive?
+
+      part = name.split(".")[2]
+      return @keys.fused_rows if part == "attn_qkv"
+
+      heads = { "attn_q" => @keys.head_count, "attn_k" => @keys.key_head_count }[part]
+      [:neighbours, heads] if heads && NEIGHBOURS.include?(architecture)
     end
 
     def order(name)

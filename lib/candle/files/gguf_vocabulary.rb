@@ -11,15 +11,21 @@ module Candle
     GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
     WORDS = "#{CONTRACTIONS}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
             "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+".freeze
+    LARGE = "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}"
+    SMALL = "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}"
+    CASED = "[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]*[#{SMALL}]+#{CONTRACTIONS}?|" \
+            "[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]+[#{SMALL}]*#{CONTRACTIONS}?|\\p{N}{1,3}|" \
+            " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+".freeze
     # The names of pre-tokenizers by the patterns that they cut with.
     PRE = {
       [] => "gpt-2", [GPT2] => "gpt-2",
       [format(WORDS, "\\p{N}{1,3}")] => "llama-bpe", [format(WORDS, "\\p{N}")] => "qwen2",
-      ["\\p{N}"] => "smollm", ["\\p{N}", GPT2] => "smollm"
+      ["\\p{N}"] => "smollm", ["\\p{N}", GPT2] => "smollm",
+      [CASED] => "gpt-4o", ["Punctuation", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"] => "falcon"
     }.freeze
     ROLES = { "bos_token" => "bos_token_id", "eos_token" => "eos_token_id", "unk_token" => "unknown_token_id",
               "pad_token" => "padding_token_id" }.freeze
-    private_constant :KINDS, :CONTRACTIONS, :GPT2, :WORDS, :PRE, :ROLES
+    private_constant :KINDS, :CONTRACTIONS, :GPT2, :WORDS, :LARGE, :SMALL, :CASED, :PRE, :ROLES
 
     def initialize(tokenizer, settings, config, size:, file:, template:)
       unless tokenizer
@@ -40,10 +46,11 @@ module Candle
       found = case @tokenizer.dig("model", "type")
               when "BPE" then pieces? ? of_pieces : of_bytes
               when "WordPiece" then of_words
+              when "Unigram" then of_likely_pieces
               else
                 raise UnsupportedModelError,
                       "#{@file}: tokenizers of the kind #{@tokenizer.dig("model", "type").inspect} can't be written " \
-                      "into GGUF files; those of BPE and WordPiece can"
+                      "into GGUF files; those of BPE, WordPiece and Unigram can"
               end
       shared.merge(found, template)
     end
@@ -64,8 +71,18 @@ module Candle
       value.nil? || (value.is_a?(Array) && value.all?(&))
     end
 
+    def unigram?
+      model["type"] == "Unigram"
+    end
+
     def vocabulary?(value)
+      return value.is_a?(Array) && value.all? { |one| piece?(one) } if unigram?
+
       value.is_a?(Hash) && value.each_value.all? { |id| id.is_a?(Integer) && id >= 0 }
+    end
+
+    def piece?(value)
+      value.is_a?(Array) && value.first.is_a?(String) && value.last.is_a?(Numeric)
     end
 
     def merge?(value)
@@ -129,6 +146,35 @@ module Candle
         "tokenizer.ggml.token_type_count" => GgufWriter.u32(token_types), **word_roles }
     end
 
+    # SentencePiece's Unigram. Of what normalizes texts, files have its table of characters and whether spaces that
+    # follow each other are one.
+    def of_likely_pieces
+      table, merged = normalized
+      scores = tokens.each_index.map { |id| Float(model["vocab"].dig(id, 1) || 0) }
+      { "tokenizer.ggml.model" => "t5", "tokenizer.ggml.pre" => "default",
+        "tokenizer.ggml.scores" => GgufWriter::Floats.new(scores),
+        "tokenizer.ggml.token_type_count" => GgufWriter.u32(token_types),
+        "tokenizer.ggml.add_space_prefix" => prefixed?, "tokenizer.ggml.add_eos_token" => adds?("eos_token", :last),
+        "tokenizer.ggml.remove_extra_whitespaces" => merged,
+        "tokenizer.ggml.precompiled_charsmap" => table && GgufWriter::Bytes.new(table) }.compact
+    end
+
+    # @return [Array(String, Boolean)] the table of characters, and whether spaces become one
+    def normalized
+      found = steps(@tokenizer["normalizer"]).group_by { |step| step["type"] }
+      other = found.keys - %w[Precompiled Strip Replace]
+      unless other.empty?
+        raise UnsupportedModelError, "#{@file}: GGUF files have no form for the normalizer #{other.first.inspect} of " \
+                                     "Unigram tokenizers"
+      end
+
+      table = found["Precompiled"]&.first&.fetch("precompiled_charsmap", nil)
+      damaged("precompiled_charsmap") unless table.nil? || table.is_a?(String)
+      [table&.unpack1("m0"), found.key?("Replace")]
+    rescue ArgumentError
+      damaged("precompiled_charsmap")
+    end
+
     def token_types
       found = @config["type_vocab_size"] || 2
       found.is_a?(Integer) && found.between?(0, 1 << 16) ? found : damaged("type_vocab_size", "config.json")
@@ -173,22 +219,27 @@ module Candle
       @added ||= (@tokenizer["added_tokens"] || []).to_h { |token| [token["id"], token] }
     end
 
+    # By token.
+    def ids
+      @ids ||= unigram? ? model["vocab"].each_with_index.to_h { |(token, _), id| [token, id] } : model["vocab"]
+    end
+
     # By id; ids without a token have a placeholder.
     def tokens
       @tokens ||= begin
-        all = model["vocab"].invert
+        all = ids.invert
         added.each { |id, token| all[id] = token["content"] }
         Array.new([@size, all.keys.max.to_i + 1].max) { |id| all.fetch(id) { "[PAD#{id}]" } }.first(@size)
       end
     end
 
     def kinds
-      known = model["vocab"].values.to_h { |id| [id, true] }
+      known = ids.values.to_h { |id| [id, true] }
       tokens.each_with_index.map { |token, id| KINDS.fetch(kind(token, id, known)) }
     end
 
     def kind(token, id, known)
-      return :unknown if token == model["unk_token"] && pieces?
+      return :unknown if unigram? ? id == model["unk_id"] : token == model["unk_token"] && pieces?
       return added[id]["special"] ? :control : :user_defined if added.key?(id)
       return :unused unless known.key?(id)
 
@@ -210,12 +261,15 @@ module Candle
 
     def adds_bos?
       said = @settings["add_bos_token"]
-      return said unless said.nil?
+      said.nil? ? adds?("bos_token", :first) : said
+    end
 
-      bos = role_id("bos_token") or return false
+    # Whether texts begin or end with a token by themselves.
+    def adds?(role, place)
+      token = role_id(role) or return false
       steps(@tokenizer["post_processor"], "processors").any? do |step|
-        first = step["single"]&.first
-        first.is_a?(Hash) && first.dig("SpecialToken", "id") == tokens[bos]
+        found = step["single"]&.public_send(place)
+        found.is_a?(Hash) && found.dig("SpecialToken", "id") == tokens[token]
       end
     end
 

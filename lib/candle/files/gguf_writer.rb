@@ -23,6 +23,7 @@ module Candle
     Strings = Struct.new(:list)
     Floats = Struct.new(:list)
     Integers = Struct.new(:list)
+    Bytes = Struct.new(:string)
 
     class << self
       def u32(value)
@@ -144,6 +145,7 @@ module Candle
       when Float then [6, value].pack("L<e")
       when Strings then array(8, value.list) { |one| text(one) }
       when Floats then array(6, value.list) { |one| [one].pack("e") }
+      when Bytes then [9, 0, value.string.bytesize].pack("L<L<Q<") << value.string.b
       when Integers then array(5, value.list) { |one| [one].pack("l<") }
       else raise InternalError, "#{value.inspect} has no GGUF type"
       end

@@ -43,13 +43,13 @@ module Candle
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?|MetaClip2)Model\z/ => :clip, /ForImageClassification(WithTeacher)?\z/ => :image_classifier,
-      /ForObjectDetection\z/ => :object_detector, /ForSemanticSegmentation\z/ => :image_segmenter,
-      /\A(VisionEncoderDecoderModel|Florence2ForConditionalGeneration)\z/ => :document_reader,
-      /ForDepthEstimation\z/ => :depth_estimator, /\ASamModel\z/ => :image_segmenter,
+      /ForObjectDetection\z/ => :object_detector, /For(Semantic|Universal)Segmentation\z/ => :image_segmenter,
+      /\A(VisionEncoderDecoderModel|(Florence2|Pix2Struct)ForConditionalGeneration)\z/ => :document_reader,
+      /ForDepthEstimation\z/ => :depth_estimator, /\ASam(2|2Video)?Model\z/ => :image_segmenter,
       /\A(Swin(v2)?|Beit|Data2VecVision|DeiT|MobileNetV2|EfficientNet|DINOv3(ViT|ConvNext))Model\z/ => :image_embedding,
       /\A(Aimv2|CLIP|Siglip2?|MetaClip2)VisionModel\z/ => :image_embedding,
       /\A(ViT|Dinov2(WithRegisters)?|ResNet|ConvNext(V2)?)Model\z/ => :image_embedding,
-      /\A(HF_ColBERT|Col(Pali|Qwen2|ModernVBert)ForRetrieval)\z/ => :late_interaction,
+      /\A(HF_ColBERT|ColIdefics3|Col(Pali|Qwen2|ModernVBert)ForRetrieval)\z/ => :late_interaction,
       /(ForCausalLM|LMHeadModel)\z/ => :llm, /\A(Whisper|Moonshine)ForConditionalGeneration\z|ForCTC\z/ => :speech,
       /(ForConditionalGeneration|MTModel|MarianModel)\z/ => :conditional, /Model\z/ => :embedding
     }.freeze

@@ -148,14 +148,22 @@ module Candle
       return shifted(tensor) if tensor[:add]
 
       sources = Array(tensor[:from])
-      importance = @importance&.of(tensor[:name], sources.size, tensor[:shape].last) || []
+      importance = importance_of(tensor, sources.size)
       if WEIGHTED.include?(tensor[:type]) && importance.none?
         raise CorruptModelError, "the importance matrix says nothing of #{tensor[:name]}, which #{tensor[:type]} needs"
       end
 
       sources.zip(importance).map do |name, columns|
-        @weights.encoded(name, tensor[:type], heads: tensor[:heads], importance: columns)
+        @weights.encoded(name, tensor[:type], rows: tensor[:rows], importance: columns)
       end.join
+    end
+
+    # Of each source; one that is a stack of matrices has those of all, one after the other.
+    def importance_of(tensor, sources)
+      *before, row = tensor[:shape]
+      stack = sources == 1 && before.size > 1 ? before.first : 1
+      found = @importance&.of(tensor[:name], sources * stack, row) || []
+      found.each_slice(stack).map { |part| part.flatten if part.all? }
     end
 
     # Norms of models that add to them when they run.

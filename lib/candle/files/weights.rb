@@ -64,11 +64,21 @@ module Candle
     # @param type [String, Symbol] `f32`, `f16`, `bf16`, or a block type such as `q4_k`
     # @param heads [Integer, nil] sorts the rows of so many heads so that those rotated together are neighbours, as
     #   GGUF files have them
+    # @param rows [Array, nil] how GGUF files arrange the rows otherwise: `[:neighbours, heads]` is what `heads` does;
+    #   `[:apart, groups, queries]` separates queries, keys and values of groups of heads; `[:columns]` transposes
+    #   matrices; `[:alternate, first]` takes every second column, transposed; `[:after, count]` leaves the first rows
+    #   out
     # @param importance [Array<Float>, nil] how much each column matters to a block type, from 0 on
     # @return [String] the tensor's bytes in that type, little-endian
     # @raise [InvalidInputError] when its rows are not whole blocks of the type, or `importance` is not that of a row
-    def encoded(name, type, heads: nil, importance: nil)
-      _encoded(named(name), Arguments.label(type, "type"), heads, importance)
+    def encoded(name, type, heads: nil, rows: nil, importance: nil)
+      rows ||= heads && [:neighbours, heads]
+      unless NilClass === rows || Array === rows
+        raise ArgumentError, "rows must be an Array such as [:neighbours, 4], not #{Arguments.shown(rows)}"
+      end
+
+      arrangement = rows && [Arguments.label(rows.first, "rows"), rows.drop(1)]
+      _encoded(named(name), Arguments.label(type, "type"), arrangement, importance)
     end
 
     # @param name [String, Symbol]

@@ -4,6 +4,7 @@
 use half::f16;
 use rayon::prelude::*;
 
+use super::grouped::{GroupForm, GROUP};
 use crate::runtime::threads;
 use crate::Result;
 
@@ -24,6 +25,14 @@ pub enum BlockType {
     Q8K,
     Iq4Nl,
     Iq4Xs,
+    /// From here on the types that no file has; see `grouped`.
+    Nf4,
+    Fp4,
+    NvFp4,
+    Iq2,
+    Fp8,
+    Int4,
+    Int8,
 }
 
 /// Elements of a block of the older formats.
@@ -42,6 +51,7 @@ pub(super) const IQ4_LEVELS: [i8; 16] = [
 ];
 
 impl BlockType {
+    /// Those of GGUF files.
     pub const ALL: [Self; 14] = [
         Self::Q4_0,
         Self::Q4_1,
@@ -75,6 +85,13 @@ impl BlockType {
             Self::Q8K => "q8_k",
             Self::Iq4Nl => "iq4_nl",
             Self::Iq4Xs => "iq4_xs",
+            Self::Nf4 => "nf4",
+            Self::Fp4 => "fp4",
+            Self::NvFp4 => "nvfp4",
+            Self::Iq2 => "iq2",
+            Self::Fp8 => "fp8",
+            Self::Int4 => "int4",
+            Self::Int8 => "int8",
         }
     }
 
@@ -91,6 +108,13 @@ impl BlockType {
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Q8K | Self::Iq4Xs => {
                 SUPER
             }
+            Self::Nf4
+            | Self::Fp4
+            | Self::NvFp4
+            | Self::Iq2
+            | Self::Fp8
+            | Self::Int4
+            | Self::Int8 => GROUP,
         }
     }
 
@@ -110,6 +134,11 @@ impl BlockType {
             Self::Q6K => 210,
             Self::Q8K => 292,
             Self::Iq4Xs => 136,
+            Self::Nf4 | Self::Fp4 => 36,
+            Self::NvFp4 | Self::Iq2 => 48,
+            Self::Fp8 => 68,
+            Self::Int4 => 40,
+            Self::Int8 => 72,
         }
     }
 
@@ -127,7 +156,14 @@ impl BlockType {
             | Self::Q4K
             | Self::Q5K
             | Self::Iq4Nl
-            | Self::Iq4Xs => 0,
+            | Self::Iq4Xs
+            | Self::Nf4
+            | Self::Fp4
+            | Self::NvFp4
+            | Self::Iq2
+            | Self::Fp8
+            | Self::Int4
+            | Self::Int8 => 0,
         }
     }
 
@@ -162,6 +198,9 @@ pub fn dequantize(kind: BlockType, bytes: &[u8]) -> Result<Vec<f32>> {
 
 /// Expands one block; `block` and `output` have the lengths that the type says.
 fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
+    if let Some(form) = GroupForm::of(kind) {
+        return form.dequantize(block, output);
+    }
     let mut codes = [0u8; SUPER];
     let codes = &mut codes[..kind.elements()];
     let header = split_block(kind, block, codes);
@@ -184,7 +223,7 @@ fn dequantize_block(kind: BlockType, block: &[u8], output: &mut [f32]) {
 }
 
 /// What the elements of a block have in common: element i, of run i / 16, is
-/// scale · scales[run] · level + minimum · minimums[run]. The scale of Q8_K, an f32, is not in it.
+/// scale · scales[run] · level + minimum · minimums[run]. Scales of f32, as Q8_K has, are not in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub scale: f16,
@@ -264,6 +303,18 @@ pub fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> Header {
         BlockType::Q5K => q5_k(fields, codes),
         BlockType::Q6K => q6_k(fields, codes),
         BlockType::Iq4Xs => iq4_xs(fields, codes),
+        BlockType::Nf4
+        | BlockType::Fp4
+        | BlockType::NvFp4
+        | BlockType::Iq2
+        | BlockType::Fp8
+        | BlockType::Int4
+        | BlockType::Int8 => {
+            if let Some(form) = GroupForm::of(kind) {
+                form.codes(block, codes);
+            }
+            Header::plain(f16::ZERO, f16::ZERO)
+        }
     }
 }
 

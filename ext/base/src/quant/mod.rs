@@ -2,9 +2,11 @@
 
 mod blocks;
 mod encode;
+mod grouped;
 pub mod noise;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::runtime::bytes::{Bytes, READ_ALONG};
 use crate::Result;
@@ -12,6 +14,7 @@ use crate::Result;
 pub use blocks::{dequantize, BlockType};
 pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
 pub use encode::{each_block, mean_square, nearest, positive_scale, put_half, quantize, BlockForm};
+pub use grouped::{half_of_e4m3, GroupForm, GROUP};
 
 /// A quantized matrix in its file: whole blocks, row after row.
 #[derive(Clone, Debug)]
@@ -19,9 +22,16 @@ pub struct QuantizedTensor {
     pub kind: BlockType,
     pub shape: Vec<usize>,
     pub bytes: Bytes,
+    /// The columns that the blocks' stand for, where these are in another order.
+    pub order: Option<Arc<[u32]>>,
 }
 
 impl QuantizedTensor {
+    /// Whether it is as GGUF files have it, which GPUs have kernels for.
+    pub fn is_of_files(&self) -> bool {
+        !self.kind.is_grouped() && self.order.is_none()
+    }
+
     /// Some rows of a matrix, expanded, one after the other.
     ///
     /// They are looked up in the order of the file, and its pages let go on the way: the system reads
@@ -35,13 +45,39 @@ impl QuantizedTensor {
         for near in order.chunk_by(|&a, &b| piece(a) == piece(b)) {
             for &at in near {
                 let row = dequantize(self.kind, self.row_bytes(rows[at]))?;
-                values[at * width..][..row.len()].copy_from_slice(&row);
+                self.place_row(&row, &mut values[at * width..][..width]);
             }
             if let (Some(&first), Some(&last)) = (near.first(), near.last()) {
                 self.release_rows(rows[first]..rows[last] + 1);
             }
         }
         Ok(values)
+    }
+
+    /// All numbers.
+    pub fn dequantize(&self) -> Result<Vec<f32>> {
+        let values = dequantize(self.kind, &self.bytes)?;
+        let width = self.shape.last().copied().unwrap_or(0);
+        if self.order.is_none() || width == 0 {
+            return Ok(values);
+        }
+        let mut placed = vec![0f32; values.len()];
+        for (row, to) in values.chunks(width).zip(placed.chunks_mut(width)) {
+            self.place_row(row, to);
+        }
+        Ok(placed)
+    }
+
+    /// Columns that were expanded to where they belong.
+    fn place_row(&self, row: &[f32], to: &mut [f32]) {
+        match &self.order {
+            None => to[..row.len()].copy_from_slice(row),
+            Some(order) => {
+                for (value, &column) in row.iter().zip(order.iter()) {
+                    to[column as usize] = *value;
+                }
+            }
+        }
     }
 
     /// The blocks of one row of a matrix; empty when there is no such row.
@@ -58,6 +94,7 @@ impl QuantizedTensor {
         Self {
             kind: self.kind,
             shape: self.shape.clone(),
+            order: self.order.clone(),
             bytes: Bytes::unpacked(rows.collect::<Vec<_>>().concat()),
         }
     }
@@ -86,6 +123,7 @@ impl QuantizedTensor {
                 Some(Self {
                     kind: self.kind,
                     shape: self.shape[1..].to_vec(),
+                    order: self.order.clone(),
                     bytes: self.bytes.slice(index * length, length)?,
                 })
             })
@@ -103,7 +141,12 @@ mod tests {
         let length = 2 * kind.bytes();
         let bytes = Bytes::unpacked((0..5 * length).map(|i| (i * 7 % 61) as u8).collect());
         let shape = vec![5, 2 * kind.elements()];
-        let table = QuantizedTensor { kind, shape, bytes };
+        let mut table = QuantizedTensor {
+            kind,
+            shape,
+            bytes,
+            order: None,
+        };
         let asked = [4, 0, 4, 2];
         let expected: Vec<f32> = asked
             .iter()
@@ -111,5 +154,12 @@ mod tests {
             .collect();
         assert_eq!(table.rows(&asked).unwrap(), expected);
         assert!(table.rows(&[]).unwrap().is_empty());
+        let plain = table.dequantize().unwrap();
+        let width = 2 * kind.elements();
+        table.order = Some((0..width as u32).rev().collect());
+        let mut turned = table.dequantize().unwrap();
+        assert_eq!(table.rows(&[1]).unwrap(), turned[width..2 * width]);
+        turned.chunks_mut(width).for_each(<[f32]>::reverse);
+        assert_eq!(turned, plain);
     }
 }

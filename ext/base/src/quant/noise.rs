@@ -1,6 +1,6 @@
 //! Blocks of random bits, for tests and self-tests.
 
-use super::{BlockType, QuantizedTensor};
+use super::{BlockType, GroupForm, QuantizedTensor};
 use crate::runtime::bytes::Bytes;
 
 /// A matrix of random bits whose scales, which are f16, stay small; Q8_K's, an f32, too.
@@ -14,6 +14,10 @@ pub fn random_matrix(kind: BlockType, outputs: usize, inputs: usize) -> Quantize
         })
         .collect();
     for block in bytes.chunks_mut(kind.bytes()) {
+        if let Some(form) = GroupForm::of(kind) {
+            small_scales(form, block);
+            continue;
+        }
         for at in [0, 2, kind.bytes() - 4, kind.bytes() - 2] {
             // The sign and exponent of an f16 between 2⁻⁶ and 2⁻⁵.
             block[at + 1] = 0b0010_0100 | (block[at + 1] & 0b1000_0011);
@@ -27,5 +31,19 @@ pub fn random_matrix(kind: BlockType, outputs: usize, inputs: usize) -> Quantize
         kind,
         shape: vec![outputs, inputs],
         bytes: Bytes::unpacked(bytes),
+        order: None,
+    }
+}
+
+/// Scales, and the minimum, of f32 become numbers between 2⁻⁷ and 2⁻⁵; no code of floats is not a number.
+fn small_scales(form: GroupForm, block: &mut [u8]) {
+    let (header, codes) = block.split_at_mut(form.header_bytes());
+    for scale in header.chunks_exact_mut(4) {
+        scale[3] = 0b0011_1100 | (scale[3] & 0b1000_0000);
+    }
+    if form.bits == 8 && !form.has_minimum {
+        for code in codes.iter_mut().filter(|code| **code & 0x7f == 0x7f) {
+            *code -= 1;
+        }
     }
 }

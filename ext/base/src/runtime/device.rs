@@ -3,7 +3,7 @@
 pub mod cuda;
 mod suited;
 
-pub use suited::{ensure_activations, free_bytes, placed, zeros};
+pub use suited::{ensure_activations, free_bytes, placed, slowest, zeros};
 
 use std::collections::HashMap;
 use std::fmt;

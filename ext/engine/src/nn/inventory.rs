@@ -190,6 +190,7 @@ mod tests {
         let kind = BlockType::Q4_1;
         let blocks = QuantizedTensor {
             kind,
+            order: None,
             shape: vec![8, 64],
             bytes: Bytes::unpacked(vec![0; 16 * kind.bytes()]),
         };

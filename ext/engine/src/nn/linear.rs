@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::elementwise;
 use crate::{Error, Result};
-use base::quant::{dequantize, QuantizedTensor};
+use base::quant::QuantizedTensor;
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
 use kernels::experts::{ExpertMatrices, ExpertMatrix};
@@ -53,6 +53,20 @@ impl Linear {
             None => layer.pack()?,
         }
         Ok(layer)
+    }
+
+    /// A layer on the CPU for few rows at a time, which waits for its weight: f32 held in 16 bits. `None` unless these
+    /// are the same numbers, as in checkpoints that were trained or published in 16 bits.
+    pub fn compact(weight: &Tensor, bias: Option<&Tensor>) -> Result<Option<Self>> {
+        let Some(halves) = packed_weight::exact_halves(weight)? else {
+            return Ok(None);
+        };
+        let mut layer = Self::plain(weight.clone(), bias.cloned())?;
+        let packed = PackedWeight::new(&halves, bias)?;
+        Ok(packed.map(|packed| {
+            layer.weight = Weight::Packed(packed);
+            layer
+        }))
     }
 
     /// What a model with layers on bytes computes the rest in.
@@ -105,6 +119,11 @@ impl Linear {
         device.is_cpu() && dtype == DType::F32
     }
 
+    /// Whether groups with scales of f32, which no GGUF file has, have kernels on this device.
+    pub fn keeps_groups(device: &Device) -> bool {
+        device.is_cpu()
+    }
+
     /// A layer whose weight stays quantized, where `keeps_blocks` allows it.
     pub fn quantized(
         weight: QuantizedTensor,
@@ -115,7 +134,7 @@ impl Linear {
             return Self::on_blocks(DeviceBlocks::new(&weight, device)?, dtype, bias);
         }
         let Some(packed) = PackedWeight::blocks(&weight, bias.as_ref())? else {
-            let values = dequantize(weight.kind, &weight.bytes)?;
+            let values = weight.dequantize()?;
             return Self::new(Tensor::from_vec(values, weight.shape, &Device::Cpu)?, bias);
         };
         Ok(Self {
@@ -272,9 +291,11 @@ impl Linear {
         self.stored().1
     }
 
-    /// The matrices of experts that read the same rows, of each as many; `None` where the device has no kernel for them.
+    /// The matrices of experts that read the same rows, of each as many, with outputs of these widths; `None` where the
+    /// device has no kernel for them.
     pub fn of_experts<'a>(
         experts: impl Iterator<Item = &'a [Self]>,
+        widths: &[usize],
         device: &Device,
     ) -> Result<Option<ExpertMatrices>> {
         let mut plain = Vec::new();
@@ -292,7 +313,7 @@ impl Linear {
             })
         });
         match matrices.collect::<Option<Vec<Vec<_>>>>() {
-            Some(matrices) => ExpertMatrices::new(&matrices, device),
+            Some(matrices) => ExpertMatrices::new(&matrices, widths, device),
             None => Ok(None),
         }
     }

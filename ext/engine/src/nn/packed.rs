@@ -9,6 +9,8 @@ pub struct PackedSequences {
     boundaries: Vec<u32>,
     /// How many tokens at the start of each sequence are attended to.
     attended: Vec<u32>,
+    /// The position of each token in place of its number in its sequence.
+    positions: Option<Vec<u32>>,
 }
 
 impl PackedSequences {
@@ -18,10 +20,28 @@ impl PackedSequences {
             type_ids: Vec::new(),
             boundaries: vec![0],
             attended: Vec::new(),
+            positions: None,
         }
     }
 
-    /// Appends a sequence; no type ids means that all are 0.
+    /// The same whose tokens have these positions.
+    pub fn at_positions(self, positions: Vec<u32>) -> Result<Self> {
+        if positions.len() != self.ids.len() {
+            let reason = "token ids and positions differ in number";
+            return Err(Error::Internal(reason.into()));
+        }
+        Ok(Self {
+            positions: Some(positions),
+            ..self
+        })
+    }
+
+    /// What `at_positions` was given.
+    pub fn positions(&self) -> Option<&[u32]> {
+        self.positions.as_deref()
+    }
+
+    /// Appends a sequence; no type ids means that all are 0. Positions that were given are forgotten.
     pub fn push(&mut self, ids: &[u32], type_ids: Option<&[u32]>) -> Result<()> {
         self.push_attended(ids, type_ids, ids.len())
     }
@@ -49,6 +69,7 @@ impl PackedSequences {
         })?;
         self.boundaries.push(end);
         self.attended.push(attended.min(ids.len()) as u32);
+        self.positions = None;
         Ok(())
     }
 

@@ -11,9 +11,9 @@ use super::weight_files::{fixture, Folder, Gguf};
 const CODED: [(&str, Option<BlockType>); 11] = [
     ("iq1_s", Some(BlockType::Q6K)),
     ("iq1_m", Some(BlockType::Q6K)),
-    ("iq2_xxs", None),
-    ("iq2_xs", None),
-    ("iq2_s", None),
+    ("iq2_xxs", Some(BlockType::Iq2)),
+    ("iq2_xs", Some(BlockType::Iq2)),
+    ("iq2_s", Some(BlockType::Iq2)),
     ("iq3_xxs", Some(BlockType::Q6K)),
     ("iq3_s", Some(BlockType::Q6K)),
     ("tq1_0", Some(BlockType::Q2K)),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::quant::{self, BlockType};
+use base::quant::BlockType;
 use candle_core::{DType, Device};
 use engine::Error;
 use formats::files::model_files::WeightFiles;
@@ -123,7 +123,7 @@ fn weights_that_a_block_type_has_stay_quantized() {
         ("gptq", layer("self_attn.k_proj"), Some(BlockType::Q5_0)),
         ("gptq", layer("self_attn.v_proj"), Some(BlockType::Q8_0)),
         ("gptq", layer("mlp.gate_proj"), Some(BlockType::Q4_0)),
-        ("gptq", layer("mlp.up_proj"), None),
+        ("gptq", layer("mlp.up_proj"), Some(BlockType::Q5_0)),
         ("gptq", layer("mlp.down_proj"), Some(BlockType::Q4_0)),
         ("awq", layer("self_attn.q_proj"), Some(BlockType::Q5_0)),
         ("mlx", layer("self_attn.q_proj"), Some(BlockType::Q4_1)),
@@ -139,9 +139,27 @@ fn weights_that_a_block_type_has_stay_quantized() {
             layer("self_attn.o_proj"),
             Some(BlockType::Q8_0),
         ),
-        ("compressed", layer("mlp.up_proj"), None),
-        ("fp8", layer("self_attn.q_proj"), None),
-        ("bitsandbytes", layer("self_attn.q_proj"), None),
+        ("compressed", layer("mlp.up_proj"), Some(BlockType::Fp8)),
+        ("fp8", layer("self_attn.q_proj"), Some(BlockType::Fp8)),
+        ("fp8", layer("mlp.down_proj"), None),
+        ("hqq", layer("mlp.gate_proj"), None),
+        (
+            "modelopt",
+            layer("self_attn.q_proj"),
+            Some(BlockType::NvFp4),
+        ),
+        (
+            "bitsandbytes",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Nf4),
+        ),
+        (
+            "bitsandbytes",
+            layer("self_attn.v_proj"),
+            Some(BlockType::Fp4),
+        ),
+        // Rounded to bf16.
+        ("bitsandbytes", layer("self_attn.o_proj"), None),
         (
             "gpt_oss",
             "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
@@ -156,7 +174,7 @@ fn weights_that_a_block_type_has_stay_quantized() {
             "{name}: {tensor}"
         );
         let Some(blocks) = blocks else { continue };
-        let found = quant::dequantize(blocks.kind, &blocks.bytes).unwrap();
+        let found = blocks.dequantize().unwrap();
         let dense = source
             .tensor(&tensor, Some(DType::F32), &Device::Cpu)
             .unwrap();
@@ -167,7 +185,15 @@ fn weights_that_a_block_type_has_stay_quantized() {
             dense.transpose(1, 2).unwrap()
         };
         let dense: Vec<f32> = dense.flatten_all().unwrap().to_vec1().unwrap();
-        assert!(found == dense, "{name}: {tensor}");
+        // Groups with scales of f32 are not rounded to the type that bitsandbytes names; minimums round by themselves.
+        let most = match blocks.kind {
+            kind if !kind.is_grouped() => 0.0,
+            BlockType::Nf4 | BlockType::Fp4 => 1.0 / 256.0,
+            _ => 1e-6,
+        };
+        let close =
+            |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= most * (most + wanted.abs());
+        assert!(found.iter().zip(&dense).all(close), "{name}: {tensor}");
     }
 }
 
@@ -291,6 +317,18 @@ fn damaged_parts_are_named_with_their_tensor_and_file() {
             "JSON",
         ),
         ("bitsandbytes", missing(q("weight.absmax")), "absmax"),
+        (
+            "bitsandbytes",
+            data(q("weight.quant_map"), vec![0, 0, 0xc0, 0x7f]),
+            "scale is not a number",
+        ),
+        (
+            "bitsandbytes",
+            Box::new(|header, _, _| {
+                header["model.layers.0.self_attn.q_proj.weight.quant_map"]["dtype"] = json!("I32");
+            }),
+            "quant_map",
+        ),
         (
             "bitsandbytes",
             missing(q("weight.quant_state.bitsandbytes__nf4")),

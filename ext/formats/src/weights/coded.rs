@@ -1,7 +1,9 @@
 //! GGUF's block types that no kernel computes on: codebooks (IQ1 to IQ3), ternary digits (TQ) and small floats (FP4).
 //!
 //! Where a type with kernels has the same numbers, blocks are read as that type's: MXFP4 as Q5_0, ternary digits as
-//! Q2_K, IQ1, IQ3 and most of NVFP4 as Q6_K. Others are expanded.
+//! Q2_K, IQ1, IQ3 and most of NVFP4 as Q6_K. Others become groups.
+
+mod groups;
 
 use std::sync::OnceLock;
 
@@ -136,14 +138,14 @@ impl Coded {
             Self::Mxfp4 => {
                 return Ok(mxfp4::as_q5_0(bytes)?.map(|blocks| (BlockType::Q5_0, blocks)))
             }
-            Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S => return Ok(None),
+            Self::Iq2Xxs | Self::Iq2Xs | Self::Iq2S => return groups::of_super_blocks(self, bytes),
             Self::Tq1_0 | Self::Tq2_0 => BlockType::Q2K,
             _ => BlockType::Q6K,
         };
         let size = self.bytes() * (SUPER / self.elements());
         let mut blocks = vec![0u8; bytes.len() / size * kind.bytes()];
         if !bytes.len().is_multiple_of(size) {
-            return Ok(None);
+            return self.groups(bytes);
         }
         let exact = threads::install(|| {
             let parts = blocks.par_chunks_exact_mut(kind.bytes());
@@ -161,7 +163,19 @@ impl Coded {
                     }
                 })
         })?;
-        Ok(exact.then_some((kind, blocks)))
+        if exact {
+            Ok(Some((kind, blocks)))
+        } else {
+            self.groups(bytes)
+        }
+    }
+
+    /// What blocks are where no type of GGUF files has their numbers.
+    fn groups(self, bytes: &[u8]) -> Result<Option<(BlockType, Vec<u8>)>> {
+        match self {
+            Self::Nvfp4 => groups::of_nvfp4(bytes),
+            _ => Ok(None),
+        }
     }
 
     fn split(self, block: &[u8]) -> Split {

@@ -8,19 +8,84 @@ use super::WeightSource;
 use crate::{Error, Result};
 use base::quant::{self, BlockType};
 
-/// The bytes of a tensor in a type (`f32`, `f16`, `bf16` or a block type), little-endian. With `heads`, the rows of
-/// each head are sorted so that those that are rotated together are neighbours, as GGUF files have them. `importance`
-/// weighs the columns, one after the other where a tensor is a stack of matrices.
+/// What the rows of a tensor are in a file, if they are others than in its checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Of so many heads, those that are rotated together are neighbours.
+    Neighbours(usize),
+    /// Queries, keys and values lie one after the other, which were together for each group of heads: of so many
+    /// groups, with so many queries each.
+    Apart { groups: usize, queries: usize },
+    /// The columns of a matrix, or of each of a stack.
+    Columns,
+    /// Those of every second column from this one on, as for `Columns`; of vectors, every second number.
+    Alternate(usize),
+    /// All but so many from the first on.
+    After(usize),
+}
+
+impl Arrangement {
+    /// By its name and its numbers.
+    pub fn named(name: &str, numbers: &[usize]) -> Option<Self> {
+        Some(match (name, numbers) {
+            ("neighbours", &[heads]) => Self::Neighbours(heads),
+            ("apart", &[groups, queries]) => Self::Apart { groups, queries },
+            ("columns", []) => Self::Columns,
+            ("alternate", &[first]) => Self::Alternate(first),
+            ("after", &[count]) => Self::After(count),
+            _ => return None,
+        })
+    }
+
+    fn of(self, tensor: &Tensor) -> Result<Tensor> {
+        let rows = tensor.dims().first().copied().unwrap_or(0);
+        let misfit = |what: String| {
+            Err(Error::InvalidInput(format!(
+                "its {rows} rows are not those of {what}"
+            )))
+        };
+        match self {
+            Self::Neighbours(heads) if heads == 0 || !rows.is_multiple_of(2 * heads) => {
+                misfit(format!("{heads} heads"))
+            }
+            Self::Neighbours(heads) => side_by_side(tensor, heads),
+            Self::Apart { groups, queries } => {
+                let parts = queries.saturating_add(2).checked_mul(groups);
+                match parts.filter(|&parts| parts > 0 && rows.is_multiple_of(parts)) {
+                    Some(_) => apart(tensor, groups, queries),
+                    None => misfit(format!("{groups} groups of {queries} queries")),
+                }
+            }
+            Self::Columns if tensor.rank() < 2 => misfit("a matrix".to_owned()),
+            Self::Columns => Ok(tensor.t()?.contiguous()?),
+            Self::Alternate(first) => match alternate(tensor, first)? {
+                Some(part) if tensor.rank() > 2 => Ok(part.t()?.contiguous()?),
+                Some(part) => Ok(part),
+                None => misfit("pairs".to_owned()),
+            },
+            Self::After(count) if count >= rows => misfit(format!("a table after {count} of them")),
+            Self::After(count) => Ok(tensor.narrow(0, count, rows - count)?.contiguous()?),
+        }
+    }
+}
+
+/// The bytes of a tensor in a type (`f32`, `f16`, `bf16` or a block type), little-endian, its rows arranged as files
+/// have them. `importance` weighs the columns, one after the other where a tensor is a stack of matrices.
 pub fn encoded(
     source: &dyn WeightSource,
     name: &str,
     kind: &str,
-    heads: Option<usize>,
+    arrangement: Option<Arrangement>,
     importance: Option<&[f32]>,
 ) -> Result<Vec<u8>> {
     let tensor = source.tensor(name, Some(DType::F32), &Device::Cpu)?;
-    let tensor = match heads {
-        Some(heads) => side_by_side(&tensor, heads, name)?,
+    let tensor = match arrangement {
+        Some(arrangement) => arrangement.of(&tensor).map_err(|error| match error {
+            Error::InvalidInput(reason) => {
+                Error::corrupt(&source.file(name), format!("tensor {name:?}: {reason}"))
+            }
+            other => other,
+        })?,
         None => tensor,
     };
     let row = tensor.dims().last().copied().unwrap_or(1);
@@ -83,15 +148,39 @@ fn not_written(kind: &str) -> Error {
 }
 
 /// Rows i and i + half of a head become neighbours.
-fn side_by_side(tensor: &Tensor, heads: usize, name: &str) -> Result<Tensor> {
+fn side_by_side(tensor: &Tensor, heads: usize) -> Result<Tensor> {
     let shape = tensor.dims().to_vec();
-    let rows = shape.first().copied().unwrap_or(0);
-    if heads == 0 || !rows.is_multiple_of(2 * heads) {
-        return Err(Error::InvalidInput(format!(
-            "{rows} rows of {name} are not those of {heads} heads"
-        )));
-    }
     let rest: usize = shape[1..].iter().product();
-    let parts = tensor.reshape((heads, 2, rows / heads / 2, rest))?;
+    let parts = tensor.reshape((heads, 2, shape[0] / heads / 2, rest))?;
     Ok(parts.transpose(1, 2)?.contiguous()?.reshape(shape)?)
+}
+
+/// Every second number of each row; `None` where these are not pairs.
+fn alternate(tensor: &Tensor, first: usize) -> Result<Option<Tensor>> {
+    let mut shape = tensor.dims().to_vec();
+    let width = shape.last().copied().unwrap_or(0);
+    if first > 1 || width == 0 || !width.is_multiple_of(2) {
+        return Ok(None);
+    }
+    let rows: usize = shape.iter().product::<usize>() / width;
+    let part = tensor.reshape((rows, width / 2, 2))?;
+    let part = part.narrow(2, first, 1)?.contiguous()?;
+    if let Some(last) = shape.last_mut() {
+        *last = width / 2;
+    }
+    Ok(Some(part.reshape(shape)?))
+}
+
+/// All queries, all keys, and all values.
+fn apart(tensor: &Tensor, groups: usize, queries: usize) -> Result<Tensor> {
+    let shape = tensor.dims().to_vec();
+    let rest: usize = shape[1..].iter().product();
+    let size = shape[0] / groups / (queries + 2);
+    let parts = tensor.reshape((groups, queries + 2, size, rest))?;
+    let kinds = [(0, queries), (queries, 1), (queries + 1, 1)].map(|(first, count)| {
+        let part = parts.narrow(1, first, count)?;
+        part.contiguous()?.reshape((groups * count * size, rest))
+    });
+    let kinds = kinds.into_iter().collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(Tensor::cat(&kinds, 0)?.reshape(shape)?)
 }

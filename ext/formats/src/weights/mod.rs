@@ -31,7 +31,7 @@ use base::quant::QuantizedTensor;
 use base::runtime::bytes::Bytes;
 
 pub use element::Element;
-pub use encoding::{blocks, encoded};
+pub use encoding::{blocks, encoded, Arrangement};
 pub use metadata::{Array, Metadata, Value};
 pub use packed::unpacked;
 pub use prefixed::Prefixed;
@@ -64,6 +64,11 @@ pub trait WeightSource: Send + Sync {
 
     /// The blocks of a quantized tensor as they lie in the file; `None` for dense tensors.
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>>;
+
+    /// The same where blocks are as GGUF files have them: GPUs have no kernels for others.
+    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+        Ok(self.quantized(name)?.filter(QuantizedTensor::is_of_files))
+    }
 
     /// The bytes of a dense tensor as they lie in the file, little-endian.
     fn raw(&self, _name: &str) -> Option<(Element, Bytes)> {

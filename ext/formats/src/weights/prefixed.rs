@@ -49,6 +49,10 @@ impl WeightSource for Prefixed {
         self.source.quantized(&self.whole(name))
     }
 
+    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+        self.source.file_blocks(&self.whole(name))
+    }
+
     fn raw(&self, name: &str) -> Option<(Element, Bytes)> {
         self.source.raw(&self.whole(name))
     }

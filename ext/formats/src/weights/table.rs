@@ -233,6 +233,7 @@ impl WeightSource for Table {
                 kind: *kind,
                 shape: entry.shape.clone(),
                 bytes: bytes.clone(),
+                order: None,
             }),
             Data::Coded(kind, bytes, factors) if factors.is_empty() => {
                 let row = entry.shape.last().copied().unwrap_or(0);
@@ -243,6 +244,7 @@ impl WeightSource for Table {
                     kind,
                     shape: entry.shape.clone(),
                     bytes: Bytes::unpacked(bytes),
+                    order: None,
                 })
             }
             Data::Coded(..) => None,

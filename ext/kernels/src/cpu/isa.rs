@@ -13,6 +13,9 @@ pub enum Isa {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 with products of bytes (AVX-VNNI).
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX-512 with products of bytes (VNNI).
@@ -39,6 +42,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => "avx512vnni",
@@ -55,6 +60,8 @@ impl Isa {
     pub fn for_numbers(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Self::Avx2.name(),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => Self::Avx512.name(),
             other => other.name(),
         }
@@ -63,6 +70,8 @@ impl Isa {
     /// What of it runs products of bf16.
     pub fn for_bf16(self) -> &'static str {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Self::Avx2.name(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => Self::Avx512.name(),
             other => other.name(),
@@ -104,7 +113,7 @@ impl Isa {
         }
         let is_plain = |isa: &Isa| match isa {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
+            Self::AvxVnni | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
             _ => true,
         };
         Ok(Self::available().iter().copied().filter(is_plain).collect())
@@ -137,12 +146,14 @@ impl Isa {
     }
 }
 
-/// The levels of x86 that this machine has beyond the baseline, each including those before it.
+/// The levels of x86 that this machine has beyond the baseline. Each includes those before it, but for AVX-VNNI, which
+/// older processors with AVX-512 lack.
 #[cfg(target_arch = "x86_64")]
 fn detect_x86() -> Vec<Isa> {
     use std::arch::is_x86_feature_detected as has;
-    let levels: [(Isa, &dyn Fn() -> bool); 5] = [
+    let levels: [(Isa, &dyn Fn() -> bool); 6] = [
         (Isa::Avx2, &|| has!("avx2") && has!("fma") && has!("f16c")),
+        (Isa::AvxVnni, &|| has!("avxvnni")),
         (Isa::Avx512, &|| {
             has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl")
         }),
@@ -150,10 +161,15 @@ fn detect_x86() -> Vec<Isa> {
         (Isa::Avx512Bf16, &|| has!("avx512bf16")),
         (Isa::Amx, &super::product::amx::is_usable),
     ];
+    levels_of(levels.map(|(isa, is_there)| (isa, is_there())))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn levels_of(levels: [(Isa, bool); 6]) -> Vec<Isa> {
     levels
         .into_iter()
-        .take_while(|(_, is_there)| is_there())
-        .map(|(isa, _)| isa)
+        .take_while(|&(isa, is_there)| is_there || isa == Isa::AvxVnni)
+        .filter_map(|(isa, is_there)| is_there.then_some(isa))
         .collect()
 }
 
@@ -227,7 +243,7 @@ macro_rules! dispatched {
                 match isa {
                     Isa::Scalar => $generic::<simd::Portable>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => avx2($($arg),*),
+                    Isa::Avx2 | Isa::AvxVnni => avx2($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => avx512($($arg),*),
                     #[cfg(target_arch = "aarch64")]
@@ -263,6 +279,29 @@ mod tests {
         let with_tiles = [Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
         assert_eq!(best_of(&with_tiles, true), Isa::Amx);
         assert_eq!(best_of(&[Isa::Scalar], true), Isa::Scalar);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn only_products_of_bytes_at_256_bits_may_be_missing_in_between() {
+        let levels = [
+            Isa::Avx2,
+            Isa::AvxVnni,
+            Isa::Avx512,
+            Isa::Avx512Vnni,
+            Isa::Avx512Bf16,
+            Isa::Amx,
+        ];
+        let found = |there: &[Isa]| levels_of(levels.map(|isa| (isa, there.contains(&isa))));
+        let laptop = [Isa::Avx2, Isa::AvxVnni];
+        assert_eq!(found(&laptop), laptop);
+        let server = [Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni];
+        assert_eq!(found(&server), server);
+        assert_eq!(found(&levels), levels);
+        let gap = [Isa::Avx2, Isa::AvxVnni, Isa::Avx512Vnni, Isa::Amx];
+        assert_eq!(found(&gap), laptop);
+        // A hypervisor may hide AVX2 and leave the rest.
+        assert_eq!(found(&[Isa::AvxVnni, Isa::Avx512]), []);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(crate) mod rows;
 pub mod scan;
 pub(crate) mod simd;
 pub mod similarity;
+pub mod windows;
 
 use std::cell::Cell;
 use std::ops::Range;

@@ -29,7 +29,7 @@ impl BlockType {
 
     /// Whether numbers can become blocks of this type.
     pub fn is_written(self) -> bool {
-        !matches!(self, Self::Q8_1 | Self::Q8K)
+        !matches!(self, Self::Q8_1 | Self::Q8K) && !self.is_grouped()
     }
 }
 
@@ -148,7 +148,15 @@ fn encode(kind: BlockType, values: &[f32], importance: Option<Importance<'_>>, b
         BlockType::Q6K => super_blocks::q6_k(values, importance, block),
         BlockType::Iq4Nl => levels::iq4_nl(values, importance, block),
         BlockType::Iq4Xs => levels::iq4_xs(values, importance, block),
-        BlockType::Q8_1 | BlockType::Q8K => {}
+        BlockType::Q8_1
+        | BlockType::Q8K
+        | BlockType::Nf4
+        | BlockType::Fp4
+        | BlockType::NvFp4
+        | BlockType::Iq2
+        | BlockType::Fp8
+        | BlockType::Int4
+        | BlockType::Int8 => {}
     }
 }
 

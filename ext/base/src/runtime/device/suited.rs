@@ -152,6 +152,13 @@ pub fn ensure_activations(
     memory::ensure_elements(&[tokens, width, ROWS], dtype.size_in_bytes(), what)
 }
 
+/// The device that a model waits for when its layers are on several: the CPU.
+pub fn slowest<'a>(
+    mut devices: impl Iterator<Item = &'a candle_core::Device>,
+) -> Option<&'a candle_core::Device> {
+    devices.find(|device| device.is_cpu())
+}
+
 /// The tensor on the device. Of what has no elements nothing is copied: Metal has no buffers of no bytes, and candle
 /// asks for one.
 pub fn placed(tensor: &Tensor, device: &candle_core::Device) -> Result<Tensor> {

@@ -145,12 +145,14 @@ fn four_bits(
     };
     parts.expect_type(weight, &[Element::U8])?;
     parts.expect(&levels, &[16])?;
+    parts.expect_type(&levels, &[Element::F32])?;
     let count = elements.div_ceil(state.block);
     parts.expect(&scales, &[count])?;
     if let Some((size, _)) = state.nested {
         parts.expect_type(&scales, &[Element::U8])?;
         parts.expect(&inner_scales, &[count.div_ceil(size)])?;
         parts.expect(&inner_levels, &[256])?;
+        parts.expect_type(&inner_levels, &[Element::F32])?;
     } else {
         parts.expect_type(&scales, &[Element::F32])?;
     }
@@ -161,7 +163,7 @@ fn four_bits(
     let unpack = move |parts: &Parts<'_>| -> Result<Grouped> {
         let groups = match state.nested {
             Some((size, offset)) => {
-                let (levels, scale) = (parts.numbers(&inner_levels)?, parts.scales(&inner_scales)?);
+                let (levels, scale) = (parts.scales(&inner_levels)?, parts.scales(&inner_scales)?);
                 let bytes = parts.bytes(&scales)?;
                 let scale = |(at, &byte): (usize, &u8)| {
                     levels[usize::from(byte)] * scale[at / size] + offset
@@ -171,7 +173,7 @@ fn four_bits(
             None => parts.scales(&scales)?,
         };
         let mut table = [0f32; 256];
-        table[..16].copy_from_slice(&parts.numbers(&levels)?);
+        table[..16].copy_from_slice(&parts.scales(&levels)?);
         let bytes = parts.bytes(&codes)?;
         // The first of two elements is in the upper half of its byte.
         let nibbles = (0..elements).map(|at| bytes[at / 2] >> (4 * (1 - at % 2)) & 0x0f);

@@ -4,6 +4,7 @@
 //! A weight stays quantized where a block type has the same numbers; else it is expanded when it is read.
 
 mod bitsandbytes;
+mod blocks;
 mod compressed;
 mod floats;
 mod gptq;
@@ -173,11 +174,15 @@ impl WeightSource for Unpacked {
             return self.source.quantized(name);
         };
         let blocks = self.unpack(name, packed)?.blocks()?;
-        Ok(blocks.map(|(kind, bytes)| QuantizedTensor {
-            kind,
-            shape: packed.file_shape(),
-            bytes: Bytes::unpacked(bytes),
-        }))
+        Ok(blocks.map(|blocks| blocks.tensor(packed)))
+    }
+
+    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+        let Some((packed, _)) = self.weights.get(name) else {
+            return self.source.file_blocks(name);
+        };
+        let blocks = self.unpack(name, packed)?.file_blocks()?;
+        Ok(blocks.map(|blocks| blocks.tensor(packed)))
     }
 
     fn expanded(&self) -> Vec<&'static str> {

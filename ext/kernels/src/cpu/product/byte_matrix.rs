@@ -257,6 +257,10 @@ unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
                 groups::multiply_vnni(operands, rows, sums);
                 return true;
             }
+            (None, Isa::AvxVnni) => {
+                groups::multiply_avx_vnni(operands, rows, sums);
+                return true;
+            }
             (None, Isa::Avx2 | Isa::Avx512) => {
                 groups::multiply_avx2(operands, rows, sums);
                 return false;

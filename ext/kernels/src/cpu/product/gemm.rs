@@ -274,6 +274,24 @@ unsafe fn tile<S: Simd, const R: usize, const ASKS: bool>(
     }
 }
 
+/// Rows of the tallest tile.
+const fn tallest<S: Simd>() -> usize {
+    if S::REGISTERS >= 32 {
+        12
+    } else {
+        6
+    }
+}
+
+/// Two rows of narrow vectors take as long as three, waiting for their own sums. Wide ones wait for the panel.
+const fn least<S: Simd>() -> usize {
+    if S::REGISTERS >= 32 {
+        1
+    } else {
+        3
+    }
+}
+
 #[inline(always)]
 unsafe fn multiply_with<S: Simd, const ASKS: bool>(
     operands: Operands,
@@ -286,7 +304,7 @@ unsafe fn multiply_with<S: Simd, const ASKS: bool>(
     unsafe {
         let mut column = 0;
         while column < PANEL {
-            in_row_tiles!(rows, most if S::REGISTERS >= 32 { 12 } else { 6 }, (row, HEIGHT) => {
+            in_row_tiles!(rows, most tallest::<S>(), least least::<S>(), (row, HEIGHT) => {
                 let operands = Operands {
                     x: operands.x.add(row * operands.x_stride),
                     panel: operands.panel.add(column),

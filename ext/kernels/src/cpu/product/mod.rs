@@ -8,6 +8,7 @@ pub mod byte_matrix;
 mod driver;
 mod epilogue;
 pub mod gemm;
+pub mod grouped;
 pub mod half_matrix;
 pub mod head_panels;
 mod panels;

@@ -141,7 +141,7 @@ macro_rules! for_format {
             BlockType::Q6K => run!(Q6K),
             BlockType::Iq4Nl => run!(Iq4Nl),
             BlockType::Iq4Xs => run!(Iq4Xs),
-            BlockType::Q8K => $none,
+            _ => $none,
         }
     }};
 }

@@ -28,13 +28,9 @@ impl Level {
         match isa {
             Isa::Scalar => Self::Portable,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                if std::arch::is_x86_feature_detected!("avxvnni") {
-                    Self::AvxVnni
-                } else {
-                    Self::Avx2
-                }
-            }
+            Isa::Avx2 => Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Self::AvxVnni,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Self::Avx512,
             #[cfg(target_arch = "x86_64")]
@@ -67,13 +63,9 @@ impl Level {
         let mut levels = Vec::new();
         for &isa in Isa::available() {
             match isa {
-                Isa::Scalar => {}
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => levels.push(Self::Avx2),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => {}
                 #[cfg(target_arch = "aarch64")]
                 Isa::Neon => levels.push(Self::Neon),
+                _ => {}
             }
             if !levels.contains(&Self::of(isa)) {
                 levels.push(Self::of(isa));

@@ -33,7 +33,7 @@ use quantize::ByteRows;
 #[cfg(target_arch = "x86_64")]
 use tile_rows::TileRows;
 
-/// Bytes of the file that are laid out anew before their pages are let go.
+/// Bytes of the file that are packed before their pages are released.
 const RELEASED: usize = 4 << 20;
 
 /// Rows of x in a tile.
@@ -90,7 +90,7 @@ impl BlockMatrix {
         for_format!(kind, F => { let _: Option<F> = None; true }, false)
     }
 
-    /// Lays the blocks out anew, and lets go of the file's pages on the way.
+    /// Packs the blocks, and releases the file's pages on the way.
     pub fn new(isa: Isa, blocks: &QuantizedTensor) -> Result<Self> {
         let [outputs, inputs] = blocks.shape[..] else {
             return Err(Error::InvalidInput(format!(

@@ -217,7 +217,14 @@ fn what_is_not_a_number_stays_so() {
 fn bytes_that_do_not_make_a_matrix_are_refused() {
     let make = |kind: BlockType, shape: Vec<usize>, length: usize| {
         let bytes = Bytes::unpacked(vec![0; length]);
-        BlockMatrix::new(Isa::Scalar, &QuantizedTensor { kind, shape, bytes })
+        let order = None;
+        let blocks = QuantizedTensor {
+            kind,
+            shape,
+            bytes,
+            order,
+        };
+        BlockMatrix::new(Isa::Scalar, &blocks)
     };
     assert!(make(BlockType::Q8_0, vec![2, 32], 2 * 34).is_ok());
     assert!(make(BlockType::Q8_0, vec![2, 32], 34).is_err());

@@ -48,6 +48,50 @@ pub(super) unsafe fn multiply_vnni(operands: Operands, rows: usize, sums: Sums) 
     }
 }
 
+/// Half a panel at a time: the sums of six rows and what is multiplied fill the sixteen registers.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn avx_vnni_tile<const R: usize>(operands: Operands, sums: Sums) {
+    let (x, groups) = (operands.x.cast::<i32>(), operands.depth / 4);
+    // SAFETY: x has R rows of `depth` bytes, the panel as many groups of 32 columns, and the sums room for R rows
+    // of 32, as the caller vouches; AVX-VNNI is enabled, and nothing needs alignment.
+    unsafe {
+        for column in (0..PANEL).step_by(16) {
+            let mut totals = [[_mm256_setzero_si256(); 2]; R];
+            for group in 0..groups {
+                let from = operands.panel.add(group * PANEL + column);
+                let columns = [
+                    _mm256_loadu_si256(from.cast()),
+                    _mm256_loadu_si256(from.add(8).cast()),
+                ];
+                for (r, totals) in totals.iter_mut().enumerate() {
+                    let row = _mm256_set1_epi32(x.add(r * groups + group).read_unaligned());
+                    totals[0] = _mm256_dpbusd_avx_epi32(totals[0], row, columns[0]);
+                    totals[1] = _mm256_dpbusd_avx_epi32(totals[1], row, columns[1]);
+                }
+            }
+            for (r, totals) in totals.iter().enumerate() {
+                let to = sums.row(r).add(column);
+                _mm256_storeu_si256(to.cast(), totals[0]);
+                _mm256_storeu_si256(to.add(8).cast(), totals[1]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As above.
+#[target_feature(enable = "avx2,avxvnni")]
+pub(super) unsafe fn multiply_avx_vnni(operands: Operands, rows: usize, sums: Sums) {
+    // SAFETY: the caller vouches for the sizes.
+    unsafe {
+        in_row_tiles!(rows, most 6, (row, HEIGHT) => {
+            let x = operands.x.add(row * operands.depth);
+            avx_vnni_tile::<HEIGHT>(Operands { x, ..operands }, sums.at(row, 0));
+        });
+    }
+}
+
 /// Signs change sides, so that unsigned times signed bytes never leave 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]

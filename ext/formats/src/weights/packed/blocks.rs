@@ -1,0 +1,433 @@
+//! From groups to blocks: where a block type has the same numbers, they become its blocks, which have kernels.
+
+use std::sync::Arc;
+
+use half::f16;
+use rayon::prelude::*;
+
+use super::grouped::{Group, Grouped, Layout, Levels, Rounding, ROWS_PER_TASK};
+use super::Packed;
+use crate::Result;
+use base::quant::{BlockType, GroupForm, QuantizedTensor, GROUP, SMALL_BLOCK};
+use base::runtime::bytes::Bytes;
+use base::runtime::threads;
+
+/// A weight in blocks.
+pub struct Blocks {
+    pub kind: BlockType,
+    pub bytes: Vec<u8>,
+    /// The columns that the blocks' stand for, where these are in another order.
+    pub order: Option<Arc<[u32]>>,
+}
+
+impl Blocks {
+    /// As a tensor of the file.
+    pub fn tensor(self, packed: &Packed) -> QuantizedTensor {
+        QuantizedTensor {
+            kind: self.kind,
+            shape: packed.file_shape(),
+            bytes: Bytes::unpacked(self.bytes),
+            order: self.order,
+        }
+    }
+
+    fn of(kind: BlockType, bytes: Vec<u8>) -> Self {
+        Self {
+            kind,
+            bytes,
+            order: None,
+        }
+    }
+}
+
+/// A range of levels that a block type has, as codes with an offset.
+const SIGNED: [(BlockType, i32); 3] = [
+    (BlockType::Q4_0, 8),
+    (BlockType::Q5_0, 16),
+    (BlockType::Q8_0, 128),
+];
+
+impl Grouped {
+    /// The same numbers as blocks; `None` where no block type has them. Types of GGUF files come first, whose kernels
+    /// multiply integers.
+    pub fn blocks(&self) -> Result<Option<Blocks>> {
+        if let Layout::Columns { of, count } = &self.layout {
+            return match self.in_groups(of, *count)? {
+                Some((grouped, order)) => Ok(grouped.blocks()?.map(|blocks| Blocks {
+                    order: Some(order),
+                    ..blocks
+                })),
+                None => Ok(None),
+            };
+        }
+        if let Some(blocks) = self.file_blocks()? {
+            return Ok(Some(blocks));
+        }
+        match self.group_type() {
+            Some((kind, form)) => self.group_blocks(kind, form).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same numbers as blocks that GGUF files have.
+    pub fn file_blocks(&self) -> Result<Option<Blocks>> {
+        let found = self.block_type();
+        let blocks = found.map(|(kind, offset)| self.small_blocks(kind, offset));
+        blocks.transpose()
+    }
+
+    /// The same with the columns of each group side by side, and which columns these are; `None` where groups do not
+    /// have as many.
+    fn in_groups(&self, of: &[u32], count: usize) -> Result<Option<(Self, Arc<[u32]>)>> {
+        let width = self.columns.checked_div(count).unwrap_or(0);
+        let mut order: Vec<u32> = (0..self.columns as u32).collect();
+        order.sort_by_key(|&column| of[column as usize]);
+        let whole = width > 0
+            && order.chunks(width).enumerate().all(|(group, columns)| {
+                columns.iter().all(|&at| of[at as usize] as usize == group)
+            });
+        if !whole {
+            return Ok(None);
+        }
+        let mut codes = vec![0u8; self.codes.len()];
+        threads::install(|| {
+            let rows = codes.par_chunks_exact_mut(self.columns);
+            let rows = rows.zip(self.codes.par_chunks_exact(self.columns));
+            rows.for_each(|(to, codes)| {
+                for (to, &column) in to.iter_mut().zip(&order) {
+                    *to = codes[column as usize];
+                }
+            });
+        })?;
+        let levels = match &self.levels {
+            Levels::Codes => Levels::Codes,
+            Levels::Table(table) => Levels::Table(table.clone()),
+        };
+        let grouped = Self {
+            codes,
+            levels,
+            layout: Layout::Grid {
+                rows: 1,
+                columns: width,
+            },
+            groups: self.groups.clone(),
+            ..*self
+        };
+        Ok(Some((grouped, order.into())))
+    }
+
+    fn small_blocks(&self, kind: BlockType, offset: i32) -> Result<Blocks> {
+        let across = self.columns / SMALL_BLOCK;
+        let mut blocks = vec![0u8; self.codes.len() / SMALL_BLOCK * kind.bytes()];
+        threads::install(|| {
+            let rows = blocks.par_chunks_exact_mut(across * kind.bytes());
+            let rows = rows.zip(self.codes.par_chunks_exact(self.columns));
+            let rows = rows.enumerate().with_min_len(ROWS_PER_TASK);
+            rows.for_each(|(row, (blocks, codes))| {
+                let parts = blocks.chunks_exact_mut(kind.bytes());
+                let parts = parts.zip(codes.chunks_exact(SMALL_BLOCK)).enumerate();
+                for (number, (block, codes)) in parts {
+                    let group = self.group_at(row, number * SMALL_BLOCK);
+                    write_block(kind, block, codes, group, offset);
+                }
+            });
+        })?;
+        Ok(Blocks::of(kind, blocks))
+    }
+
+    fn group_blocks(&self, kind: BlockType, form: GroupForm) -> Result<Blocks> {
+        let across = self.columns / GROUP * kind.bytes();
+        let mut blocks = vec![0u8; self.codes.len() / GROUP * kind.bytes()];
+        threads::install(|| {
+            let rows = blocks.par_chunks_exact_mut(across);
+            let rows = rows.zip(self.codes.par_chunks_exact(self.columns));
+            let rows = rows.enumerate().with_min_len(ROWS_PER_TASK);
+            rows.for_each(|(row, (blocks, codes))| {
+                let parts = blocks.chunks_exact_mut(kind.bytes());
+                for (number, (block, codes)) in parts.zip(codes.chunks_exact(GROUP)).enumerate() {
+                    let group = |run: usize| self.group_at(row, number * GROUP + run * form.run);
+                    let mut scales = [0.0; 4];
+                    for (run, scale) in scales.iter_mut().enumerate().take(form.scales()) {
+                        *scale = group(run).scale * self.factor;
+                    }
+                    let first = group(0);
+                    let minimum = (first.minimum - first.zero * first.scale) * self.factor;
+                    form.write(block, (&scales[..form.scales()], minimum), codes);
+                }
+            });
+        })?;
+        Ok(Blocks::of(kind, blocks))
+    }
+
+    /// The type of groups with scales of f32 that has these numbers. Numbers that their library rounds once more, to 16
+    /// bits, have none.
+    fn group_type(&self) -> Option<(BlockType, GroupForm)> {
+        let rounded = self.rounding != Rounding::None;
+        if rounded || self.codes.is_empty() || !self.columns.is_multiple_of(GROUP) {
+            return None;
+        }
+        let kind = match &self.levels {
+            Levels::Codes if self.codes.iter().all(|&code| code < 16) => BlockType::Int4,
+            Levels::Codes => BlockType::Int8,
+            Levels::Table(table) => self.table_type(table)?,
+        };
+        let form = GroupForm::of(kind)?;
+        let fits = match &self.layout {
+            Layout::Grid { columns, .. } => {
+                *columns >= self.columns || columns.is_multiple_of(form.run)
+            }
+            Layout::Run(length) => length.is_multiple_of(form.run),
+            Layout::Columns { .. } => false,
+        };
+        fits.then_some((kind, form))
+    }
+
+    /// The type that looks codes up in this table.
+    fn table_type(&self, table: &[f32; 256]) -> Option<BlockType> {
+        let plain = |group: &Group| group.zero == 0.0 && group.minimum == 0.0;
+        if self.affine || !self.groups.iter().all(plain) {
+            return None;
+        }
+        let numbers = |code: u8| !table[usize::from(code)].is_nan();
+        let has = |kind: &BlockType| {
+            let levels = GroupForm::of(*kind)
+                .filter(|form| !form.has_minimum)?
+                .levels();
+            let mut both = table.iter().zip(levels);
+            both.all(|(a, b)| a == b || a.is_nan()).then_some(*kind)
+        };
+        let found = BlockType::GROUPED.iter().find_map(has)?;
+        self.codes
+            .iter()
+            .all(|&code| numbers(code))
+            .then_some(found)
+    }
+
+    /// The smallest type that has these numbers, and what is added to levels to get its codes.
+    fn block_type(&self) -> Option<(BlockType, i32)> {
+        let whole_blocks = match &self.layout {
+            Layout::Grid { columns, .. } => {
+                *columns >= self.columns || columns.is_multiple_of(SMALL_BLOCK)
+            }
+            Layout::Run(length) => {
+                length.is_multiple_of(SMALL_BLOCK) && self.columns.is_multiple_of(SMALL_BLOCK)
+            }
+            Layout::Columns { .. } => false,
+        };
+        let plain = matches!(self.levels, Levels::Codes)
+            && self.rounding == Rounding::None
+            && self.factor == 1.0;
+        if !plain || !whole_blocks || self.codes.is_empty() {
+            return None;
+        }
+        if !self.columns.is_multiple_of(SMALL_BLOCK) {
+            return None;
+        }
+        let exact = |value: f32| f16::from_f32(value).to_f32() == value;
+        let groups_fit =
+            |group: &Group| exact(group.scale) && exact(group.minimum) && group.zero.fract() == 0.0;
+        if !self.groups.iter().all(groups_fit) {
+            return None;
+        }
+        let most = i32::from(self.codes.iter().copied().max()?);
+        if self.affine {
+            let without_zeros = self.groups.iter().all(|group| group.zero == 0.0);
+            return match most {
+                _ if !without_zeros => None,
+                0..16 => Some((BlockType::Q4_1, 0)),
+                16..32 => Some((BlockType::Q5_1, 0)),
+                _ => None,
+            };
+        }
+        let least = i32::from(self.codes.iter().copied().min()?);
+        let zeros = self.groups.iter().map(|group| group.zero as i32);
+        let (low, high) = (least - zeros.clone().max()?, most - zeros.min()?);
+        let fits = |offset: i32| low >= -offset && high < offset;
+        SIGNED.into_iter().find(|&(_, offset)| fits(offset))
+    }
+}
+
+/// A block of the older types: scale, minimum where it has one, high bits, and codes.
+fn write_block(kind: BlockType, block: &mut [u8], codes: &[u8], group: Group, offset: i32) {
+    let shift = offset - group.zero as i32;
+    let code = |at: usize| (i32::from(codes[at]) + shift) as u8;
+    let (scale, mut rest) = block.split_at_mut(2);
+    scale.copy_from_slice(&f16::from_f32(group.scale).to_le_bytes());
+    if matches!(kind, BlockType::Q4_1 | BlockType::Q5_1) {
+        let (minimum, after) = rest.split_at_mut(2);
+        minimum.copy_from_slice(&f16::from_f32(group.minimum).to_le_bytes());
+        rest = after;
+    }
+    if kind == BlockType::Q8_0 {
+        for (at, byte) in rest.iter_mut().enumerate() {
+            *byte = code(at) ^ 0x80;
+        }
+        return;
+    }
+    if matches!(kind, BlockType::Q5_0 | BlockType::Q5_1) {
+        let high = (0..SMALL_BLOCK).fold(0u32, |bits, at| bits | u32::from(code(at) >> 4) << at);
+        let (bits, after) = rest.split_at_mut(4);
+        bits.copy_from_slice(&high.to_le_bytes());
+        rest = after;
+    }
+    for (at, byte) in rest.iter_mut().enumerate() {
+        *byte = code(at) & 0x0f | code(at + SMALL_BLOCK / 2) << 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grouped(most: u8, zero: f32, affine: bool) -> Grouped {
+        let codes: Vec<u8> = (0..3 * 64u32)
+            .map(|at| (at * 7 % (u32::from(most) + 1)) as u8)
+            .collect();
+        let groups = (0..6).map(|at| Group {
+            scale: 0.25 + at as f32 / 64.0,
+            zero,
+            minimum: if affine { at as f32 - 2.5 } else { 0.0 },
+        });
+        Grouped {
+            rows: 3,
+            columns: 64,
+            codes,
+            levels: Levels::Codes,
+            layout: Layout::Grid {
+                rows: 1,
+                columns: 32,
+            },
+            groups: groups.collect(),
+            affine,
+            factor: 1.0,
+            rounding: Rounding::None,
+        }
+    }
+
+    #[test]
+    fn blocks_have_the_same_numbers() {
+        for (most, zero, affine, expected) in [
+            (15, 8.0, false, BlockType::Q4_0),
+            (15, 3.0, false, BlockType::Q5_0),
+            (255, 128.0, false, BlockType::Q8_0),
+            (15, 0.0, true, BlockType::Q4_1),
+            (31, 0.0, true, BlockType::Q5_1),
+        ] {
+            let grouped = grouped(most, zero, affine);
+            let blocks = grouped.blocks().unwrap().unwrap();
+            assert_eq!(blocks.kind, expected);
+            let found = base::quant::dequantize(blocks.kind, &blocks.bytes).unwrap();
+            assert_eq!(found, grouped.dequantize().unwrap());
+        }
+    }
+
+    /// The numbers of blocks, with the columns where they belong.
+    fn expanded(blocks: Blocks, shape: [usize; 2]) -> Vec<f32> {
+        let tensor = QuantizedTensor {
+            kind: blocks.kind,
+            shape: shape.to_vec(),
+            bytes: Bytes::unpacked(blocks.bytes),
+            order: blocks.order,
+        };
+        tensor.dequantize().unwrap()
+    }
+
+    fn assert_close(found: &[f32], wanted: &[f32]) {
+        for (found, wanted) in found.iter().zip(wanted) {
+            assert!((found - wanted).abs() <= 2e-6 * (1.0 + wanted.abs()));
+        }
+    }
+
+    /// Groups of 64 columns with numbers that halves do not have.
+    fn fine(most: u8, affine: bool) -> Grouped {
+        let mut grouped = grouped(most, 0.0, affine);
+        grouped.layout = Layout::Grid {
+            rows: 1,
+            columns: 64,
+        };
+        grouped.groups = (0..3)
+            .map(|at| Group {
+                scale: 0.1 + at as f32 / 7.0,
+                zero: 7.3,
+                minimum: if affine { 0.3 } else { 0.0 },
+            })
+            .collect();
+        grouped
+    }
+
+    #[test]
+    fn scales_that_are_no_halves_are_kept_too() {
+        for (most, affine, expected) in [
+            (15, false, BlockType::Int4),
+            (3, true, BlockType::Int4),
+            (200, false, BlockType::Int8),
+            (63, true, BlockType::Int8),
+        ] {
+            let grouped = fine(most, affine);
+            let blocks = grouped.blocks().unwrap().unwrap();
+            assert_eq!(blocks.kind, expected);
+            assert_close(&expanded(blocks, [3, 64]), &grouped.dequantize().unwrap());
+        }
+    }
+
+    #[test]
+    fn tables_have_types_of_their_own() {
+        for expected in [
+            BlockType::Nf4,
+            BlockType::Fp4,
+            BlockType::NvFp4,
+            BlockType::Fp8,
+        ] {
+            let form = GroupForm::of(expected).unwrap();
+            let mut grouped = fine(if form.bits == 4 { 15 } else { 120 }, false);
+            grouped.levels = Levels::Table(Box::new(*form.levels()));
+            grouped.layout = Layout::Grid {
+                rows: 1,
+                columns: form.run,
+            };
+            let count = 3 * 64 / form.run;
+            let groups = (0..count).map(|at| Group::scaled(0.1 + at as f32 / 7.0));
+            grouped.groups = groups.collect();
+            let blocks = grouped.blocks().unwrap().unwrap();
+            assert_eq!(blocks.kind, expected);
+            assert_eq!(expanded(blocks, [3, 64]), grouped.dequantize().unwrap());
+            if expected == BlockType::Fp8 {
+                grouped.codes[7] = 0xff;
+                let Levels::Table(table) = &mut grouped.levels else {
+                    panic!("a table");
+                };
+                table[0xff] = f32::NAN;
+                assert!(grouped.blocks().unwrap().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn columns_of_a_group_are_put_side_by_side() {
+        let mut shuffled = grouped(15, 8.0, false);
+        let of = (0..64).map(|column| (column * 5 / 2) % 2).collect();
+        shuffled.layout = Layout::Columns { of, count: 2 };
+        let blocks = shuffled.blocks().unwrap().unwrap();
+        assert_eq!(blocks.kind, BlockType::Q4_0);
+        assert!(blocks.order.is_some());
+        assert_eq!(expanded(blocks, [3, 64]), shuffled.dequantize().unwrap());
+        // Groups of 63 columns and one.
+        let of = (0..64).map(|column| u32::from(column == 5)).collect();
+        shuffled.layout = Layout::Columns { of, count: 2 };
+        assert!(shuffled.blocks().unwrap().is_none());
+    }
+
+    #[test]
+    fn numbers_that_no_block_type_has_are_expanded() {
+        let mut fine = grouped(15, 8.0, false);
+        fine.groups[1].scale = 0.1;
+        assert!(fine.blocks().unwrap().is_none());
+        let mut short = grouped(15, 8.0, false);
+        short.layout = Layout::Grid {
+            rows: 1,
+            columns: 16,
+        };
+        short.groups = vec![Group::scaled(0.5); 12];
+        assert!(short.blocks().unwrap().is_none());
+    }
+}

@@ -1,0 +1,190 @@
+//! How codes become vectors of numbers, by instruction set.
+
+use crate::cpu::simd::{Portable, Simd, MOST_LANES};
+use base::quant::half_of_e4m3;
+
+/// Every method is unsafe for one reason: the CPU must have the instruction set.
+#[allow(clippy::missing_safety_doc)]
+pub(super) trait Decode: Simd {
+    /// A word of 32 bits in each lane.
+    type Words: Copy;
+    /// 16 levels.
+    type Table: Copy;
+
+    /// `levels` are at least 16.
+    unsafe fn table(levels: &[f32]) -> Self::Table;
+    /// The words from `from` on, of any alignment.
+    unsafe fn words(from: *const u8) -> Self::Words;
+    /// The level of the four bits of each word from `BIT` on.
+    unsafe fn look_up<const BIT: i32>(words: Self::Words, table: Self::Table) -> Self::V;
+
+    /// LANES bytes as numbers.
+    #[inline(always)]
+    unsafe fn bytes(from: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for the bytes and the instruction set.
+        unsafe { each::<Self>(from, f32::from) }
+    }
+
+    /// A 256th of LANES floats of e4m3.
+    #[inline(always)]
+    unsafe fn floats(from: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for the bytes and the instruction set.
+        unsafe { each::<Self>(from, half_of_e4m3) }
+    }
+
+    /// a · b + c, rounded once on every instruction set.
+    #[inline(always)]
+    unsafe fn fuse(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // SAFETY: the caller has the instruction set; this touches registers alone.
+        unsafe { Self::fma(a, b, c) }
+    }
+}
+
+#[inline(always)]
+unsafe fn each<S: Simd>(from: *const u8, number: impl Fn(u8) -> f32) -> S::V {
+    let mut values = [0.0f32; MOST_LANES];
+    for (at, value) in values.iter_mut().enumerate().take(S::LANES) {
+        // SAFETY: the caller has LANES bytes at `from`.
+        *value = number(unsafe { *from.add(at) });
+    }
+    // SAFETY: the array has as many numbers as the longest vector; the caller has the instruction set.
+    unsafe { S::load(values.as_ptr()) }
+}
+
+/// `table`, `words` and `look_up` one lane after the other.
+macro_rules! lane_by_lane {
+    ($lanes:expr) => {
+        type Words = [u32; $lanes];
+        type Table = [f32; 16];
+
+        #[inline(always)]
+        unsafe fn table(levels: &[f32]) -> Self::Table {
+            std::array::from_fn(|code| levels[code])
+        }
+        #[inline(always)]
+        unsafe fn words(from: *const u8) -> Self::Words {
+            // SAFETY: the caller has four bytes for each lane at `from`, unaligned.
+            unsafe { from.cast::<[[u8; 4]; $lanes]>().read_unaligned() }.map(u32::from_le_bytes)
+        }
+        #[inline(always)]
+        unsafe fn look_up<const BIT: i32>(words: Self::Words, table: Self::Table) -> Self::V {
+            let levels = words.map(|word| table[(word >> BIT & 15) as usize]);
+            // SAFETY: there is a level for each lane; the caller has the instruction set.
+            unsafe { <Self as Simd>::load(levels.as_ptr()) }
+        }
+    };
+}
+
+impl Decode for Portable {
+    lane_by_lane!(<Portable as Simd>::LANES);
+
+    #[inline(always)]
+    unsafe fn fuse(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Decode for crate::cpu::simd::Neon {
+    lane_by_lane!(<crate::cpu::simd::Neon as Simd>::LANES);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::Decode;
+    use crate::cpu::simd::{Avx2, Avx512};
+
+    /// The bits of a half but for the one that the sign of a byte was copied to.
+    const HALF: i16 = 0xbfff_u16 as i16;
+
+    impl Decode for Avx2 {
+        type Words = __m256i;
+        type Table = [__m256; 2];
+
+        #[inline(always)]
+        unsafe fn table(levels: &[f32]) -> Self::Table {
+            let (low, high) = (&levels[..8], &levels[8..16]);
+            // SAFETY: the CPU has AVX2; both halves have eight numbers.
+            unsafe {
+                [
+                    _mm256_loadu_ps(low.as_ptr()),
+                    _mm256_loadu_ps(high.as_ptr()),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn words(from: *const u8) -> Self::Words {
+            // SAFETY: the CPU has AVX2, and the caller has 32 bytes at `from`, unaligned.
+            unsafe { _mm256_loadu_si256(from.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn look_up<const BIT: i32>(words: Self::Words, [low, high]: Self::Table) -> __m256 {
+            // SAFETY: the CPU has AVX2; this touches registers alone. Three bits number a lane, and the fourth, as
+            // a sign, chooses between the halves.
+            unsafe {
+                let code = _mm256_srlv_epi32(words, _mm256_set1_epi32(BIT));
+                let sign = _mm256_sllv_epi32(words, _mm256_set1_epi32(28 - BIT));
+                _mm256_blendv_ps(
+                    _mm256_permutevar8x32_ps(low, code),
+                    _mm256_permutevar8x32_ps(high, code),
+                    _mm256_castsi256_ps(sign),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn bytes(from: *const u8) -> __m256 {
+            // SAFETY: the CPU has AVX2, and the caller has eight bytes at `from`.
+            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn floats(from: *const u8) -> __m256 {
+            // SAFETY: the CPU has AVX2 and F16C, and the caller has eight bytes at `from`.
+            unsafe {
+                let wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(from.cast()));
+                let half = _mm_and_si128(_mm_slli_epi16::<7>(wide), _mm_set1_epi16(HALF));
+                _mm256_cvtph_ps(half)
+            }
+        }
+    }
+
+    impl Decode for Avx512 {
+        type Words = __m512i;
+        type Table = __m512;
+
+        #[inline(always)]
+        unsafe fn table(levels: &[f32]) -> Self::Table {
+            let levels = &levels[..16];
+            // SAFETY: the CPU has AVX-512F; there are 16 numbers.
+            unsafe { _mm512_loadu_ps(levels.as_ptr()) }
+        }
+        #[inline(always)]
+        unsafe fn words(from: *const u8) -> Self::Words {
+            // SAFETY: the CPU has AVX-512F, and the caller has 64 bytes at `from`, unaligned.
+            unsafe { _mm512_loadu_si512(from.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn look_up<const BIT: i32>(words: Self::Words, table: Self::Table) -> __m512 {
+            // SAFETY: the CPU has AVX-512F; this touches registers alone. Four bits number a lane.
+            unsafe {
+                let code = _mm512_srlv_epi32(words, _mm512_set1_epi32(BIT));
+                _mm512_permutexvar_ps(code, table)
+            }
+        }
+        #[inline(always)]
+        unsafe fn bytes(from: *const u8) -> __m512 {
+            // SAFETY: the CPU has AVX-512F, and the caller has 16 bytes at `from`.
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn floats(from: *const u8) -> __m512 {
+            // SAFETY: the CPU has AVX-512F, and AVX2 with it, and the caller has 16 bytes at `from`.
+            unsafe {
+                let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
+                let half = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(HALF));
+                _mm512_cvtph_ps(half)
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+use super::*;
+use crate::cpu::test_numbers::numbers;
+use base::quant::noise::random_matrix;
+use base::runtime::bytes::Bytes;
+
+fn matrix(blocks: &QuantizedTensor) -> GroupedMatrix {
+    GroupedMatrix::new(blocks).unwrap().unwrap()
+}
+
+fn product(isa: Isa, matrix: &GroupedMatrix, x: &[f32]) -> Vec<f32> {
+    let rows = x.len() / matrix.inputs;
+    matrix.multiply(isa, x, rows, &Default::default())
+}
+
+#[test]
+fn every_type_multiplies_like_its_expansion() {
+    let (inputs, outputs, rows) = (320, 37, 7);
+    let x = numbers(rows * inputs, 3);
+    for kind in BlockType::GROUPED {
+        let blocks = random_matrix(kind, outputs, inputs);
+        let dense = blocks.dequantize().unwrap();
+        for &isa in Isa::available() {
+            let got = product(isa, &matrix(&blocks), &x);
+            for (got, x) in got.chunks(outputs).zip(x.chunks(inputs)) {
+                for (got, weights) in got.iter().zip(dense.chunks(inputs)) {
+                    let products = x.iter().zip(weights);
+                    let products = products.map(|(x, w)| f64::from(*x) * f64::from(*w));
+                    let size: f64 = products.clone().map(f64::abs).sum();
+                    let off = (f64::from(*got) - products.sum::<f64>()).abs();
+                    // What a minimum takes away again counts too.
+                    let most = if kind == BlockType::Int8 { 1e-4 } else { 2e-6 };
+                    assert!(
+                        off <= most * (1.0 + size),
+                        "{}: {off} of {size}",
+                        kind.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    let (inputs, outputs, rows) = (192, 50, 15);
+    let x = numbers(rows * inputs, 11);
+    for kind in BlockType::GROUPED {
+        let packed = matrix(&random_matrix(kind, outputs, inputs));
+        let expected = product(Isa::Scalar, &packed, &x);
+        for &isa in Isa::available() {
+            let found = product(isa, &packed, &x);
+            assert!(found == expected, "{} on {isa:?}", kind.name());
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_neighbours() {
+    let (inputs, outputs, rows) = (128, 33, 101);
+    let x = numbers(rows * inputs, 5);
+    for kind in BlockType::GROUPED {
+        let packed = matrix(&random_matrix(kind, outputs, inputs));
+        for &isa in Isa::available() {
+            let together = product(isa, &packed, &x);
+            for row in [0, 3, 11, 95, 96, 100] {
+                let alone = product(isa, &packed, &x[row * inputs..][..inputs]);
+                assert!(alone == together[row * outputs..][..outputs]);
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_do_not_make_a_matrix_are_refused() {
+    let make = |kind: BlockType, shape: Vec<usize>, length: usize| {
+        let bytes = Bytes::unpacked(vec![0; length]);
+        let order = None;
+        GroupedMatrix::new(&QuantizedTensor {
+            kind,
+            shape,
+            bytes,
+            order,
+        })
+    };
+    assert!(make(BlockType::Nf4, vec![2, 64], 72).unwrap().is_some());
+    assert!(make(BlockType::Nf4, vec![2, 64], 71).is_err());
+    assert!(make(BlockType::Fp8, vec![2, 96], 300).is_err());
+    assert!(make(BlockType::Int4, vec![64], 40).is_err());
+    assert!(make(BlockType::Int8, vec![usize::MAX / 2, 64], 72).is_err());
+    assert!(make(BlockType::Q8_0, vec![1, 64], 68).unwrap().is_none());
+}
