@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "json"
 require "tmpdir"
 
@@ -35,6 +36,53 @@ RSpec.describe Candle::Transcriber do
       with(folder, name, "multilingual.tiktoken") do |directory|
         expect(load(directory).transcribe(wav, language: "en").token_ids).to eq(result.token_ids)
       end
+    end
+
+    it "times the words of #{name} as openai-whisper does" do
+      words = load(File.join(folder, name)).transcribe(wav, language: "en", timestamps: :word).words
+      wanted = expected.fetch(key).fetch("words")
+      expect(words.map { |word| word[:text] }).to eq(wanted.map { |word| word["word"] })
+      %i[start end].each do |edge|
+        off = words.zip(wanted).map { |word, other| (word[edge] - other[edge.to_s]).abs }
+        expect(off).to all(be <= 0.02), "#{edge}: #{words}"
+      end
+      off = words.zip(wanted).map { |word, other| (word[:probability] - other["probability"]).abs }
+      expect(off).to all(be < 1e-4)
+    end
+  end
+
+  # @return [Array<Array>] names, shapes and bytes
+  def safetensors(path)
+    file = File.binread(path)
+    size = file.unpack1("Q<")
+    JSON.parse(file[8, size]).except("__metadata__").map do |name, tensor|
+      from, to = tensor["data_offsets"]
+      [name, tensor["shape"], file[8 + size + from, to - from]]
+    end
+  end
+
+  # GGUF with tensors of f16.
+  def write_gguf(path, tensors)
+    text = ->(value) { [value.bytesize, value].pack("Q<a*") }
+    entries = [text["general.architecture"], [8].pack("L<"), text["whisper"]]
+    body = tensors.reduce("".b) do |before, (name, shape, bytes)|
+      entries << text[name] << [shape.size, *shape.reverse, 1, before.bytesize].pack("L<Q<#{shape.size}L<Q<")
+      aligned(before + bytes)
+    end
+    File.binwrite(path, aligned(["GGUF", 3, tensors.size, 1].pack("a4L<Q<Q<") + entries.join) + body)
+  end
+
+  def aligned(bytes) = bytes + ("\0" * (-bytes.bytesize % 32))
+
+  it "reads GGUF files with transformers' names beside a config.json" do
+    source = File.join(File.dirname(folder), "whisper")
+    wanted = load(source).transcribe(wav, language: "en")
+    Dir.mktmpdir do |directory|
+      Dir[File.join(source, "*.json")].each { |file| FileUtils.cp(file, directory) }
+      write_gguf(File.join(directory, "model.gguf"), safetensors(File.join(source, "model.safetensors")))
+      expect(load(directory).transcribe(wav, language: "en")).to eq(wanted)
+      FileUtils.rm(File.join(directory, "config.json"))
+      expect { load(directory) }.to raise_error(Candle::UnsupportedModelError, /GGUF/)
     end
   end
 

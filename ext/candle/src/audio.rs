@@ -39,7 +39,7 @@ pub fn sound(ruby: &Ruby, value: Value) -> Result<Sound, Error> {
     // SAFETY: the bytes are copied before anything else of Ruby runs.
     let bytes = unsafe { content.as_slice() }.to_vec();
     match &*kind.name()? {
-        "bytes" => Ok(Sound::Encoded(bytes)),
+        "bytes" => Ok(Sound::Encoded(bytes.into())),
         "file" => String::from_utf8(bytes)
             .map(|path| Sound::File(PathBuf::from(path)))
             .map_err(|_| invalid(ruby, "the path of an audio must be valid UTF-8")),

@@ -101,7 +101,16 @@ module Candle
         text.force_encoding(Encoding::UTF_8)
         raise malformed("the field #{name[0, 40]} is not valid UTF-8") unless text.valid_encoding?
 
-        @fields[name] = text
+        @fields[name] = listed(name, text)
+      end
+
+      # A name with brackets has all of its values, with commas between them.
+      def listed(name, text)
+        before = @fields[name]
+        return text unless name.end_with?("[]") && String === before
+        raise malformed("the field #{name[0, 40]} is too long") if before.bytesize + text.bytesize > FIELD_BYTES
+
+        "#{before},#{text}"
       end
 
       # Whether the boundary just read is the last one.

@@ -56,7 +56,7 @@ module Candle
         granularities = request.field("timestamp_granularities", String, Array, default: [])
         found.merge("file" => file(request), "stream" => request.flag("stream", false).to_s,
                     "temperature" => request.field("temperature", Numeric, default: nil)&.to_s,
-                    "timestamp_granularities" => Array(granularities).grep(String).last)
+                    "timestamp_granularities" => Array(granularities).grep(String).join(","))
       end
 
       def file(request)
@@ -74,7 +74,7 @@ module Candle
       end
 
       def words?(form)
-        form["timestamp_granularities"] == "word"
+        form["timestamp_granularities"].to_s.split(",").include?("word")
       end
 
       def written(result, format, task, form)

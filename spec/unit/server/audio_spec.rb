@@ -37,6 +37,9 @@ RSpec.describe Candle::Server do
     expect(segment["tokens"]).to eq(direct.token_ids)
     expect(segment["compression_ratio"]).to eq(segment["text"].bytesize.fdiv(Zlib.deflate(segment["text"]).bytesize))
     expect(found["words"].first.keys).to eq(%w[word start end])
+    both = [*fields.merge(response_format: "verbose_json"), ["timestamp_granularities[]", "word"],
+            ["timestamp_granularities[]", "segment"]]
+    expect(send_form("transcriptions", both).json["words"]).to eq(found["words"])
     expect(send_form("transcriptions", { model: "labels" }).json["text"]).not_to be_empty
   end
 

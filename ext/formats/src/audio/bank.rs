@@ -186,17 +186,13 @@ impl FilterBank {
             }
             frame[0] *= 1.0 - PREEMPHASIS;
         }
-        let mut input = vec![(0.0, 0.0); transform];
-        for ((slot, value), weight) in input.iter_mut().zip(&frame).zip(&self.window) {
-            *slot = (value * weight, 0.0);
+        for (value, weight) in frame.iter_mut().zip(&self.window) {
+            *value *= weight;
         }
-        let mut output = vec![(0.0, 0.0); transform];
-        self.fourier.transform(&input, &mut output);
-        let powers: Vec<f64> = output
-            .iter()
-            .take(transform / 2 + 1)
-            .map(|(real, imaginary)| real * real + imaginary * imaginary)
-            .collect();
+        frame.resize(transform, 0.0);
+        let mut powers = vec![0.0; transform / 2 + 1];
+        self.fourier
+            .powers(&frame, &mut self.fourier.scratch(), &mut powers);
         for (value, (start, weights)) in row.iter_mut().zip(&self.bands) {
             let powers = &powers[*start..];
             let sum: f64 = powers.iter().zip(weights).map(|(a, b)| a * b).sum();

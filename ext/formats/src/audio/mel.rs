@@ -1,8 +1,10 @@
 //! Log-mel spectrograms: how loud audio is in bands of frequencies, frame by frame.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use super::fft::Fourier;
+use super::fft::{Fourier, Scratch};
 use super::Features;
 use crate::{CancelToken, Result};
 use base::runtime::{memory, threads};
@@ -82,11 +84,14 @@ impl LogMel {
         let MelSettings { bins, hop, .. } = self.settings;
         let length = length.max(samples.len());
         let frames = length / hop;
-        let mut values = self.logarithms(samples, (length, frames), cancel)?;
+        let known = Known {
+            samples,
+            start: 0,
+            length,
+        };
+        let mut values = self.logarithms(&known, 0..frames, cancel)?;
         let most = values.iter().copied().fold(f32::MIN, f32::max);
-        for value in &mut values {
-            *value = (value.max(most - 8.0) + 4.0) / 4.0;
-        }
+        normalize(&mut values, most);
         Ok(Features {
             values,
             frames,
@@ -97,31 +102,36 @@ impl LogMel {
     /// Of samples alone, the frame around the last one included: `[frames, bins]` in decibels.
     pub fn decibels(&self, samples: &[f32], cancel: &CancelToken) -> Result<Vec<f32>> {
         let frames = samples.len() / self.settings.hop + 1;
-        let mut values = self.logarithms(samples, (samples.len(), frames), cancel)?;
+        let known = Known {
+            samples,
+            start: 0,
+            length: samples.len(),
+        };
+        let mut values = self.logarithms(&known, 0..frames, cancel)?;
         values.iter_mut().for_each(|value| *value *= 10.0);
         Ok(values)
     }
 
-    /// log10 of the power in each band of so many frames.
-    fn logarithms(
+    /// log10 of the power in each band of some frames.
+    pub(super) fn logarithms(
         &self,
-        samples: &[f32],
-        (length, frames): (usize, usize),
+        known: &Known<'_>,
+        frames: Range<usize>,
         cancel: &CancelToken,
     ) -> Result<Vec<f32>> {
         let bins = self.settings.bins;
-        memory::ensure_elements(&[frames, bins], 4, "the features of an audio")?;
-        let mut values = vec![0f32; frames * bins];
+        memory::ensure_elements(&[frames.len(), bins], 4, "the features of an audio")?;
+        let mut values = vec![0f32; frames.len() * bins];
         threads::install(|| {
             values
                 .par_chunks_mut(FRAMES * bins)
                 .enumerate()
                 .try_for_each(|(chunk, rows)| {
                     cancel.check()?;
-                    let mut frame = Frame::new(self.settings.window);
+                    let mut frame = Frame::new(self);
                     for (at, row) in rows.chunks_mut(bins).enumerate() {
-                        let number = chunk * FRAMES + at;
-                        self.row(samples, length, number, &mut frame, row);
+                        let number = frames.start + chunk * FRAMES + at;
+                        self.row(known, number, &mut frame, row);
                     }
                     Ok(())
                 })
@@ -131,30 +141,19 @@ impl LogMel {
     }
 
     /// One frame, around the sample `number * hop`; beyond its ends the audio is mirrored.
-    fn row(
-        &self,
-        samples: &[f32],
-        length: usize,
-        number: usize,
-        frame: &mut Frame,
-        row: &mut [f32],
-    ) {
+    fn row(&self, known: &Known<'_>, number: usize, frame: &mut Frame, row: &mut [f32]) {
         let window = self.settings.window;
         let first = (number * self.settings.hop) as i64 - (window / 2) as i64;
-        let last = length as i64 - 1;
+        let last = known.length as i64 - 1;
         for (at, (value, hann)) in frame.input.iter_mut().zip(&self.hann).enumerate() {
             let mut place = (first + at as i64).abs();
             if place > last {
                 place = (2 * last - place).max(0);
             }
-            let sample = samples.get(place as usize).copied().unwrap_or(0.0);
-            *value = (f64::from(sample) * hann, 0.0);
+            *value = f64::from(known.sample(place as usize)) * hann;
         }
-        self.fourier.transform(&frame.input, &mut frame.output);
-        let powers = frame.output.iter().take(window / 2 + 1);
-        for (power, (real, imaginary)) in frame.powers.iter_mut().zip(powers) {
-            *power = real * real + imaginary * imaginary;
-        }
+        self.fourier
+            .powers(&frame.input, &mut frame.scratch, &mut frame.powers);
         for (value, (start, weights)) in row.iter_mut().zip(&self.bands) {
             let powers = &frame.powers[*start..];
             let sum: f64 = powers.iter().zip(weights).map(|(a, b)| a * b).sum();
@@ -163,18 +162,42 @@ impl LogMel {
     }
 }
 
+/// Some samples of an audio of that length; those that are neither here nor before are silent.
+pub(super) struct Known<'a> {
+    pub samples: &'a [f32],
+    /// The number of the first one.
+    pub start: usize,
+    pub length: usize,
+}
+
+impl Known<'_> {
+    fn sample(&self, place: usize) -> f32 {
+        let place = place.checked_sub(self.start);
+        let sample = place.and_then(|place| self.samples.get(place));
+        sample.copied().unwrap_or(0.0)
+    }
+}
+
+/// Brings logarithms, of which the largest of the audio is `most`, to about -1..1.
+pub(super) fn normalize(values: &mut [f32], most: f32) {
+    for value in values {
+        *value = (value.max(most - 8.0) + 4.0) / 4.0;
+    }
+}
+
 /// What the frames of a task are computed in.
 struct Frame {
-    input: Vec<(f64, f64)>,
-    output: Vec<(f64, f64)>,
+    input: Vec<f64>,
+    scratch: Scratch,
     powers: Vec<f64>,
 }
 
 impl Frame {
-    fn new(window: usize) -> Self {
+    fn new(mel: &LogMel) -> Self {
+        let window = mel.settings.window;
         Self {
-            input: vec![(0.0, 0.0); window],
-            output: vec![(0.0, 0.0); window],
+            input: vec![0.0; window],
+            scratch: mel.fourier.scratch(),
             powers: vec![0.0; window / 2 + 1],
         }
     }

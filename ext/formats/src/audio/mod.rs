@@ -7,7 +7,10 @@ mod features;
 mod fft;
 mod mel;
 mod opus;
+mod packets;
 mod resample;
+mod stream;
+mod windows;
 
 pub use bank::{BankKind, BankSettings, FilterBank};
 pub use clap::ClapExtractor;
@@ -15,6 +18,8 @@ pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use features::{Extractor, Features};
 pub use mel::{LogMel, MelScale};
 pub use resample::Resampler;
+pub use stream::SampleStream;
+pub use windows::Windows;
 
 use crate::{CancelToken, Error, Result};
 
@@ -33,11 +38,7 @@ impl Audio {
     /// `channels` is how many the source had.
     pub fn new(samples: Vec<f32>, rate: u32, channels: usize) -> Result<Self> {
         check_rate(rate)?;
-        if let Some(at) = samples.iter().position(|sample| !sample.is_finite()) {
-            return Err(Error::InvalidInput(format!(
-                "sample {at} of the audio is not a number (NaN or infinite)"
-            )));
-        }
+        ensure_finite(&samples, 0)?;
         Ok(Self {
             samples,
             rate,
@@ -102,6 +103,17 @@ fn mixed(frame: &[f32]) -> f32 {
         [one] => *one,
         several => several.iter().sum::<f32>() / several.len() as f32,
     }
+}
+
+/// Samples of which the first has this number.
+fn ensure_finite(samples: &[f32], first: usize) -> Result<()> {
+    let Some(at) = samples.iter().position(|sample| !sample.is_finite()) else {
+        return Ok(());
+    };
+    Err(Error::InvalidInput(format!(
+        "sample {} of the audio is not a number (NaN or infinite)",
+        first + at
+    )))
 }
 
 fn check_rate(rate: u32) -> Result<()> {

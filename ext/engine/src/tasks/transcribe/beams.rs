@@ -78,9 +78,9 @@ fn begin<'a>(
     let wanted = [window.start as u32, (window.prompt.len() - 1) as u32];
     let (logits, cache) = decoder.begin(&window.prompt, &window.memory, &wanted, cancel)?;
     let logits: Vec<Vec<f32>> = logits.to_vec2()?;
-    let no_speech = tokens
-        .no_speech
-        .map(|token| rules::log_probability(&logits[0], token));
+    let no_speech = tokens.no_speech;
+    let no_speech = no_speech.map(|token| rules::log_probability(&logits[0], token));
+    let no_speech = no_speech.transpose()?;
     let settings = BeamSettings {
         width,
         length_penalty: 1.0,

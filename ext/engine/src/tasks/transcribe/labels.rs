@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript, Word};
-use super::window::largest;
 use super::{LabelParts, Sound};
 use crate::{CancelToken, Error, Result};
 use formats::audio::Audio;
@@ -291,14 +290,14 @@ fn add_best(
         Ok(parts.model.labels(&states)?.to_vec2()?)
     })?;
     for row in rows.iter().skip(kept.start).take(kept.len()) {
-        let id = largest(row).ok_or_else(|| {
+        let id = kernels::largest_of(row).ok_or_else(|| {
             Error::Generation(
                 "the model gave no usable logits (all are NaN or forbidden); try dtype: :f32"
                     .to_owned(),
             )
         })?;
         ids.push(id);
-        scores.push(super::rules::log_probability(row, id));
+        scores.push(super::rules::log_probability(row, id)?);
     }
     Ok(())
 }

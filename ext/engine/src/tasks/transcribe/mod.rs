@@ -8,12 +8,12 @@ mod original;
 mod rules;
 mod sequential;
 mod settings;
+mod sound;
 mod tokens;
 mod window;
 mod words;
 mod writer;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::generation;
@@ -21,7 +21,7 @@ use crate::models::speech::config::{SpeechOutput, StemConfig};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::{memory, threads};
-use formats::audio::{self, Audio, Extractor};
+use formats::audio::{Extractor, LogMel, Windows};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
@@ -31,6 +31,7 @@ use super::loading::{Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::seq2seq::GenerationDefaults;
 
 pub use settings::{Segment, Task, Timestamps, TranscribeSettings, Transcript, Word};
+pub use sound::Sound;
 
 use allowed::{Allowed, Beyond};
 use labels::Vocabulary;
@@ -42,40 +43,6 @@ use writer::WriterParts;
 const BATCH: usize = 8;
 /// The token before a text of models that say of none.
 const USUAL_START: u32 = 1;
-
-/// Audio, decoded or not.
-#[derive(Clone, Debug)]
-pub enum Sound {
-    Decoded(Arc<Audio>),
-    Encoded(Vec<u8>),
-    File(PathBuf),
-}
-
-impl Sound {
-    /// At the rate that a model reads.
-    pub(super) fn load(&self, rate: u32, cancel: &CancelToken) -> Result<Arc<Audio>> {
-        let limits = audio::limits();
-        let audio = match self {
-            Self::Decoded(audio) if audio.rate() == rate => return Ok(audio.clone()),
-            Self::Decoded(audio) => audio.resampled(rate, cancel)?,
-            Self::Encoded(bytes) => audio::decode(bytes.clone(), Some(rate), &limits, cancel)?,
-            Self::File(path) => audio::read_file(path, Some(rate), &limits, cancel)?,
-        };
-        Ok(Arc::new(audio))
-    }
-
-    /// At its own rate.
-    pub fn decode(&self, cancel: &CancelToken) -> Result<Arc<Audio>> {
-        let limits = audio::limits();
-        match self {
-            Self::Decoded(audio) => Ok(audio.clone()),
-            Self::Encoded(bytes) => {
-                audio::decode(bytes.clone(), None, &limits, cancel).map(Arc::new)
-            }
-            Self::File(path) => audio::read_file(path, None, &limits, cancel).map(Arc::new),
-        }
-    }
-}
 
 /// Segments by the number of their audio.
 pub type NewSegments = Vec<(usize, Vec<Segment>)>;
@@ -124,6 +91,21 @@ impl WhisperParts {
     fn compute<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         compute(&self.device, work)
     }
+
+    fn mel(&self) -> Result<&LogMel> {
+        match &self.extractor {
+            Extractor::LogMel { mel, .. } => Ok(mel),
+            Extractor::Samples { .. } | Extractor::Bank(_) => {
+                Err(Error::Internal("Whisper reads bands".to_owned()))
+            }
+        }
+    }
+
+    /// The features of an audio, window by window.
+    fn windows(&self, sound: &Sound, cancel: &CancelToken) -> Result<Windows> {
+        let open = || sound.stream(self.extractor.rate());
+        Windows::new(self.mel()?, &open, self.window * self.hop, cancel)
+    }
 }
 
 impl LabelParts {
@@ -141,7 +123,7 @@ impl TranscribeModel {
         let checkpoint = Checkpoint::open_bare(files, options, cancel)?;
         let (checkpoint, tokenizer) = match original::read(&checkpoint, files, options, cancel)? {
             Some((config, tokenizer)) => (checkpoint.with_config(config), Some(tokenizer)),
-            None => (checkpoint.checked(files, cancel)?, None),
+            None => original::with_files_beside(checkpoint, files, options, cancel)?,
         };
         let config = checkpoint.required_config("speech")?;
         let blueprint = Blueprint::from_config(config)?;
@@ -266,9 +248,9 @@ impl TranscribeModel {
         if !parts.tokens.is_multilingual() {
             return Ok(("en".to_owned(), 1.0));
         }
-        let mut features = self.features(sound, cancel)?;
-        features.values.truncate(parts.window * parts.bins);
-        let input = [(features.values.as_slice(), parts.bins)];
+        let mut windows = parts.windows(sound, cancel)?;
+        let values = windows.window(parts.mel()?, (0, parts.window), cancel)?;
+        let input = [(values.as_slice(), parts.bins)];
         let memories = parts.compute(|| parts.model.memories(&input, cancel))?;
         sequential::detect(parts, &memories[0], cancel)
     }

@@ -102,6 +102,31 @@ pub fn read(
     Ok(Some((config, tokenizer)))
 }
 
+/// A checkpoint with its `config.json`. GGUF files with transformers' names say nothing of speech: their tokenizer
+/// lies beside them too.
+pub fn with_files_beside(
+    checkpoint: Checkpoint,
+    files: &ModelFiles,
+    options: &LoadOptions,
+    cancel: &CancelToken,
+) -> Result<(Checkpoint, Option<Tokenizer>)> {
+    let checkpoint = checkpoint.checked(files, cancel)?;
+    if !checkpoint.is_gguf() {
+        return Ok((checkpoint, None));
+    }
+    let Some(config) = files.file("config.json", cancel)? else {
+        return Ok((checkpoint, None));
+    };
+    let tokenizer = match &options.tokenizer {
+        Some(tokenizer) => tokenizer.clone(),
+        None => Tokenizer::from_files(&TokenizerFiles::of_model(files, cancel)?)?,
+    };
+    Ok((
+        checkpoint.with_config(RawConfig::read(&config)?),
+        Some(tokenizer),
+    ))
+}
+
 /// The one that is given, the one of the file, or the one beside it.
 fn tokenizer(
     sizes: &Sizes,

@@ -1,6 +1,7 @@
 //! Which tokens may come next in a window, as Whisper was trained.
 
 use super::tokens::WhisperTokens;
+use crate::Result;
 
 /// Leaves the scores of tokens that may follow `written`; those of the others become -∞. `timestamps`: whether
 /// tokens for times are wanted.
@@ -43,20 +44,22 @@ fn follow_times(tokens: &WhisperTokens, written: &[u32], scores: &mut [f32]) {
             forbid(&mut scores[beyond..]);
         }
     }
-    let most = |scores: &[f32]| scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let (text, times) = scores.split_at(first);
-    let highest = most(times);
-    if highest == f32::NEG_INFINITY {
+    let Some(highest) = most(times) else {
         return;
-    }
+    };
     let sum: f64 = times
         .iter()
         .map(|&score| f64::from(score - highest).exp())
         .sum();
     let together = f64::from(highest) + sum.ln();
-    if together > f64::from(most(text)) {
+    if together > f64::from(most(text).unwrap_or(f32::NEG_INFINITY)) {
         forbid(&mut scores[..first]);
     }
+}
+
+fn most(scores: &[f32]) -> Option<f32> {
+    kernels::largest_of(scores).map(|at| scores[at as usize])
 }
 
 fn forbid(scores: &mut [f32]) {
@@ -73,15 +76,9 @@ pub fn forbid_each(tokens: &[u32], scores: &mut [f32]) {
 }
 
 /// ln of the probability of a token.
-pub fn log_probability(scores: &[f32], token: u32) -> f32 {
-    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = scores
-        .iter()
-        .map(|&score| f64::from(score - most).exp())
-        .sum();
-    let score = scores
-        .get(token as usize)
-        .copied()
-        .unwrap_or(f32::NEG_INFINITY);
-    (f64::from(score - most) - sum.ln()) as f32
+pub fn log_probability(scores: &[f32], token: u32) -> Result<f32> {
+    let Some(&score) = scores.get(token as usize).filter(|score| score.is_finite()) else {
+        return Ok(f32::NEG_INFINITY);
+    };
+    Ok(score - kernels::log_sum_exp(scores)?)
 }

@@ -9,7 +9,7 @@ use super::{beams, words};
 use super::{Sound, WhisperParts};
 use crate::models::seq2seq::Memory;
 use crate::{CancelToken, Result};
-use formats::audio::{Audio, Features};
+use formats::audio::{Audio, Windows};
 use formats::text::compression;
 
 /// Seconds that a token for times stands for.
@@ -21,7 +21,7 @@ const STEADY: f32 = 0.5;
 pub struct Progress {
     pub transcript: Transcript,
     language: Option<String>,
-    features: Option<Arc<Features>>,
+    windows: Option<Windows>,
     /// The audio itself, of models that read samples.
     pub audio: Option<Arc<Audio>>,
     /// In frames.
@@ -45,7 +45,7 @@ impl Progress {
         Self {
             transcript: Transcript::default(),
             language: None,
-            features: None,
+            windows: None,
             audio: None,
             seek: 0,
             frames: 0,
@@ -74,15 +74,13 @@ impl Progress {
         settings: &TranscribeSettings,
         cancel: &CancelToken,
     ) -> Result<()> {
-        if self.features.is_some() {
+        if self.windows.is_some() {
             return Ok(());
         }
-        let audio = sound.load(parts.extractor.rate(), cancel)?;
-        let window = parts.window * parts.hop;
-        let features = parts.extractor.extract(audio.samples(), window, cancel)?;
-        self.transcript.duration = audio.duration();
-        self.long = features.frames > parts.window;
-        self.frames = features.frames;
+        let windows = parts.windows(sound, cancel)?;
+        self.transcript.duration = windows.samples() as f64 / f64::from(parts.extractor.rate());
+        self.long = windows.frames() > parts.window;
+        self.frames = windows.frames();
         if let Some(prompt) = &settings.initial_prompt {
             let text = format!(" {}", prompt.trim());
             self.context = parts.tokenizer.ids(&text, false)?;
@@ -96,21 +94,16 @@ impl Progress {
         } else if !parts.tokens.is_multilingual() {
             self.language = Some("en".to_owned());
         }
-        self.features = Some(Arc::new(features));
+        self.windows = Some(windows);
         Ok(())
     }
 
     /// The frames of the next window, with zeros after the last.
-    fn window(&self, parts: &WhisperParts) -> Vec<f32> {
-        let Some(features) = &self.features else {
-            return Vec::new();
-        };
-        let bins = features.bins;
-        let from = (self.seek * bins).min(features.values.len());
-        let to = ((self.seek + parts.window) * bins).min(features.values.len());
-        let mut values = features.values[from..to].to_vec();
-        values.resize(parts.window * bins, 0.0);
-        values
+    fn window(&mut self, parts: &WhisperParts, cancel: &CancelToken) -> Result<Vec<f32>> {
+        match &mut self.windows {
+            Some(windows) => windows.window(parts.mel()?, (self.seek, parts.window), cancel),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn temperatures(&self, settings: &TranscribeSettings) -> Vec<f32> {
@@ -139,8 +132,8 @@ pub fn step(
     }
     let values: Vec<Vec<f32>> = active
         .iter()
-        .map(|&at| progress[at].window(parts))
-        .collect();
+        .map(|&at| progress[at].window(parts, cancel))
+        .collect::<Result<_>>()?;
     let features: Vec<(&[f32], usize)> = values
         .iter()
         .map(|values| (values.as_slice(), parts.bins))
@@ -530,7 +523,7 @@ impl Progress {
         transcript.segments.extend(cut.segments.iter().cloned());
         if self.over {
             transcript.language = self.language.take();
-            self.features = None;
+            self.windows = None;
         }
         cut.segments
     }

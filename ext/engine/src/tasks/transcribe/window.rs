@@ -61,9 +61,9 @@ pub fn decode(
         let wanted = [window.start as u32, last];
         let (logits, cache) = decoder.begin(&window.prompt, &window.memory, &wanted, cancel)?;
         let logits: Vec<Vec<f32>> = logits.to_vec2()?;
-        let no_speech = tokens
-            .no_speech
-            .map(|token| rules::log_probability(&logits[0], token));
+        let no_speech = tokens.no_speech;
+        let no_speech = no_speech.map(|token| rules::log_probability(&logits[0], token));
+        let no_speech = no_speech.transpose()?;
         let mut run = Running {
             window: number,
             cache,
@@ -146,7 +146,7 @@ impl Running {
         let token = if temperature > 0.0 {
             sampled(&scores, temperature, &mut self.random)
         } else {
-            largest(&scores)
+            kernels::largest_of(&scores)
         };
         let token = token.ok_or_else(|| {
             Error::Generation(
@@ -154,7 +154,7 @@ impl Running {
                     .to_owned(),
             )
         })?;
-        self.logprobs += f64::from(rules::log_probability(&scores, token));
+        self.logprobs += f64::from(rules::log_probability(&scores, token)?);
         self.chosen += 1;
         if token == tokens.end {
             return Ok(true);
@@ -173,20 +173,8 @@ impl Running {
     }
 }
 
-/// The first of the largest numbers.
-pub fn largest(scores: &[f32]) -> Option<u32> {
-    let mut best: Option<(usize, f32)> = None;
-    for (at, &score) in scores.iter().enumerate() {
-        let better = best.is_none_or(|(_, most)| score > most);
-        if better && score > f32::NEG_INFINITY {
-            best = Some((at, score));
-        }
-    }
-    best.map(|(at, _)| at as u32)
-}
-
 fn sampled(scores: &[f32], temperature: f32, random: &mut Random) -> Option<u32> {
-    let most = largest(scores).map(|at| scores[at as usize])?;
+    let most = kernels::largest_of(scores).map(|at| scores[at as usize])?;
     let weight = |score: &f32| (f64::from(score - most) / f64::from(temperature)).exp();
     let total: f64 = scores.iter().map(weight).sum();
     let mut rest = random.next_f64() * total;
@@ -196,5 +184,5 @@ fn sampled(scores: &[f32], temperature: f32, random: &mut Random) -> Option<u32>
             return Some(at as u32);
         }
     }
-    largest(scores)
+    kernels::largest_of(scores)
 }

@@ -163,7 +163,7 @@ fn align(
     let probability = |at: usize| {
         let scores = logits.get(before + at)?;
         let scores = &scores[..(tokens.end as usize).min(scores.len())];
-        Some(rules::log_probability(scores, text[at]).exp())
+        Some(rules::log_probability(scores, text[at]).map(f32::exp))
     };
     let time = |at: usize| {
         let frame = times.get(at).or(times.last()).copied().unwrap_or(0);
@@ -174,7 +174,8 @@ fn align(
     for word in split(parts, text, window)? {
         let range = at..at + word.len();
         at = range.end;
-        let probabilities: Vec<f32> = range.clone().filter_map(probability).collect();
+        let probabilities = range.clone().filter_map(probability);
+        let probabilities: Vec<f32> = probabilities.collect::<Result<_>>()?;
         spoken.push(Spoken {
             text: parts.tokenizer.decode(&word, true)?,
             tokens: word.len(),

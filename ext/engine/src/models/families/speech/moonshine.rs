@@ -21,6 +21,7 @@ pub const FAMILY: Family<SpeechConfig> = Family {
                         .opt_usize_in("vocab_size", VOCABULARY)?
                         .unwrap_or(32_768),
                     output_scale: 1.0,
+                    few_rows: true,
                 }),
                 names: Box::new(MOONSHINE_DECODER),
             },

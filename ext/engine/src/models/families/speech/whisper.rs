@@ -27,6 +27,7 @@ pub const FAMILY: Family<SpeechConfig> = Family {
                     stack: decoder,
                     vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
                     output_scale: 1.0,
+                    few_rows: true,
                 }),
                 names: Box::new(WHISPER_DECODER),
             },
