@@ -62,16 +62,44 @@ module GpuBench
         @results.speed("quantized", "prompt of 24 and 1 token", prompt, nil)
         @results.speed("quantized", "decode, one sequence", rate, nil, unit: "tokens/s")
         blocks(model.model_info, File.size(File.join(path, "model.gguf")), rate)
+        many(model)
       end
     end
 
     private
 
+    # Sequences at once, and the share of the memory's rate that so many must reach.
+    MANY = { 8 => 0.0, 32 => 0.6, 64 => 0.0 }.freeze
+    private_constant :MANY
+
+    # A step of many sequences reads the blocks once, too.
+    def many(model)
+      read = read_per_step(model.model_info)
+      MANY.each do |count, wanted|
+        texts = Array.new(count) { |number| @bench.words(24, step: 7919, start: 31 * number).join(" ") }
+        short, long = [1, new_tokens].map do |length|
+          Numbers.median_ms(2, warm_up: 1) do
+            model.clear_cache
+            model.generate(texts, config: Candle::GenerationConfig.deterministic(max_length: length))
+          end
+        end
+        rate = 1000 * count * (new_tokens - 1) / (long - short)
+        @results.speed("quantized", "#{count} sequences", rate, nil, unit: "tokens/s")
+        @results.share("quantized", "#{count} sequences, of the memory's rate", rate / count * read / BANDWIDTH,
+                       @bench.tiny ? 0.0 : wanted)
+      end
+    end
+
+    # All but the token table.
+    def read_per_step(info)
+      info[:weight_bytes] - (info[:vocabulary] * info[:hidden_size] / 256 * 144)
+    end
+
     # What the blocks take, and how fast those that a token needs are read: all but the token table.
     def blocks(info, file, rate)
       bytes = info[:weight_bytes]
       @results.fact("quantized", "takes what the file takes", bytes < 1.05 * file, note: "#{bytes} of #{file} bytes")
-      read = bytes - (info[:vocabulary] * info[:hidden_size] / 256 * 144)
+      read = read_per_step(info)
       @results.share("quantized", "memory bandwidth", rate * read / BANDWIDTH, @bench.tiny ? 0.0 : 0.55,
                      note: format("%.2f GB per token at 4.3 TB/s", read / 1e9))
     end

@@ -1,11 +1,12 @@
 # frozen_string_literal: true
 
-require_relative "../../spec/support/seeded_models"
-require_relative "numbers"
+require_relative "comparison"
 
 module GpuBench
   # Every tiny checkpoint of the specs on the CPU in f32, and on the device in each dtype.
   class Families
+    include Comparison
+
     ROOT = File.expand_path("../../spec/fixtures/tiny", __dir__)
     TEXT = "the quick brown fox jumps over the lazy dog"
     # How far probabilities and components of unit vectors may be off, and log probabilities.
@@ -15,8 +16,6 @@ module GpuBench
     BLOCK_LIMITS = { f32: 0.1, f16: 0.2, bf16: 0.5 }.freeze
     # Seeded checkpoints of types that are not supported.
     REFUSED = %w[deepseek_v4 doge hy_v4].freeze
-    # How much farther off than the CPU in the same type a device may be where both are beyond the limit.
-    ALIKE = 1.5
     # Six random layers that enlarge every rounding: transformers itself is 0.87 off in bf16 on the CPU, 0.67 when
     # only the weights are rounded and all else is f32.
     TOUCHY = /gemma3-six/
@@ -24,7 +23,9 @@ module GpuBench
     # Whose log probabilities are compared.
     CHATS = /\A(llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
-    NO_MODELS = %w[adapters gguf-vlms sentencepiece speech].freeze
+    # And models of images, of which {Pictures} has seeded ones, and of speech.
+    NO_MODELS = %w[adapters colqwen2 depth_anything donut florence2 gguf-seq2seq gguf-vlms owlvit pix2struct sam
+                   segformer sentence-router-mapped sentencepiece speech trocr yolos].freeze
     LABELS = %w[animal].freeze
     PICTURE = File.expand_path("../images/alpha.png", ROOT)
 
@@ -36,12 +37,16 @@ module GpuBench
     def run
       encoders = Dir.children(ROOT) - GROUPS.keys - NO_MODELS
       encoders.sort.each do |name|
-        compare(name, name.match?(CHATS) ? LOGPROB_LIMITS : LIMITS) { |path, options| encoder(path, options) }
+        compare("families", name, name.match?(CHATS) ? LOGPROB_LIMITS : LIMITS, root(name)) do |path, options|
+          encoder(path, options)
+        end
       end
       GROUPS.each do |group, limits|
         Dir.glob("#{group}/*", base: ROOT).sort.each do |name|
           own = name.match?(TOUCHY) ? TOUCHY_LIMITS : limits
-          compare(name, own) { |path, options| group == "seq2seq" ? seq2seq(path, options) : decoder(path, options) }
+          compare("families", name, own, root(name)) do |path, options|
+            group == "seq2seq" ? seq2seq(path, options) : decoder(path, options)
+          end
         end
       end
     end
@@ -50,31 +55,15 @@ module GpuBench
     def run_seeded
       (SeededModels.names - REFUSED).each do |name|
         SeededModels.checkpoint(name) do |folder|
-          compare("seeded #{name}", LOGPROB_LIMITS, folder) { |path, options| decoder(path, options) }
+          compare("families", "seeded #{name}", LOGPROB_LIMITS, folder) { |path, options| decoder(path, options) }
         end
       end
     end
 
     private
 
-    # The worst of the dtypes, each as a share of its limit, is what the record shows.
-    def compare(name, limits, path = File.join(ROOT, name))
-      expected = yield(path, { device: "cpu", dtype: :f32 })
-      offs = limits.to_h do |dtype, _|
-        [dtype, Numbers.difference(yield(path, { device: @device, dtype: dtype }), expected)]
-      end
-      shares = limits.map do |dtype, limit|
-        next offs[dtype] / limit unless offs[dtype] > limit
-
-        # Where routers choose other experts in this type, they do so on the CPU too.
-        rounded = Numbers.difference(yield(path, { device: "cpu", dtype: dtype }), expected)
-        offs[dtype] / [limit, ALIKE * rounded].max
-      end
-      note = offs.map { |dtype, off| "#{dtype} #{format("%.0e", off)}" }.join(" ")
-      worst = shares.any?(&:nan?) ? Float::NAN : shares.max
-      @results.parity("families", name, worst, 1, note: note)
-    rescue Candle::Error => e
-      @results.fact("families", name, false, note: "#{e.class}: #{e.message}")
+    def root(name)
+      File.join(ROOT, name)
     end
 
     def encoder(path, options)
@@ -138,13 +127,6 @@ module GpuBench
 
     def decoder(path, options)
       with(Candle::LLM, path, options) { |model| model.logprobs(TEXT).filter_map { |entry| entry[:logprob] } }
-    end
-
-    def with(klass, path, options)
-      model = klass.from_pretrained(path, **options)
-      yield model
-    ensure
-      model&.close
     end
   end
 end

@@ -10,6 +10,8 @@ module GpuBench
     COUNTS = [1, 8, 64].freeze
     # The share of the memory's rate that so many sequences must reach.
     WANTED = { 1 => 0.6, 64 => 0.6 }.freeze
+    # What a hybrid's share must be of that of a model that only attends.
+    BESIDE_ATTENTION = 0.85
 
     def initialize(bench)
       @bench = bench
@@ -26,9 +28,13 @@ module GpuBench
       end
     end
 
-    # Every weight, whatever layers keep.
-    def hybrid(name)
-      run(name) { |config, info, _| others(config, info) }
+    # Every weight, whatever layers keep; beside a model that only attends.
+    def hybrid(name, beside)
+      hybrid, attention = [name, beside].map { |each| run(each) { |config, info, _| others(config, info) } }
+      COUNTS.each do |count|
+        @results.share(name, "#{count} sequences, of the share of #{beside}", hybrid[count] / attention[count],
+                       !@bench.tiny && count == 1 ? BESIDE_ATTENTION : 0.0)
+      end
     end
 
     private
@@ -37,7 +43,9 @@ module GpuBench
       info[:parameters] - (config["vocab_size"] * config["hidden_size"])
     end
 
+    # @return [Hash{Integer => Float}] the share of the memory's rate of each number of sequences
     def run(name)
+      shares = {}
       path = @bench.checkpoint(name)
       config = JSON.parse(File.read(File.join(path, "config.json")))
       @bench.on_device(Candle::LLM, path, dtype: :bf16, kv_cache: @bench.tiny ? "64MB" : "16GB") do |model|
@@ -45,11 +53,13 @@ module GpuBench
           rate = rate(model, count)
           read = 2 * yield(config, model.model_info, count)
           @results.speed(name, "#{count} sequences", rate, nil, unit: "tokens/s")
-          @results.share(name, "#{count} sequences, of the memory's rate", rate / count * read / BANDWIDTH,
+          shares[count] = rate / count * read / BANDWIDTH
+          @results.share(name, "#{count} sequences, of the memory's rate", shares[count],
                          @bench.tiny ? 0.0 : WANTED.fetch(count, 0.0), note: format("%.2f GB a step", read / 1e9))
         end
         prompt(name, model)
       end
+      shares
     end
 
     def prompt(name, model)

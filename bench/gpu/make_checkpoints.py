@@ -155,7 +155,77 @@ def hybrid(hidden, layers, heads, kv_heads, intermediate, ssm_heads, state, voca
     return config, shapes, torch.bfloat16
 
 
+def whisper(hidden, layers, heads, bins, vocabulary=51866):
+    """As large-v3. Its last 1,511 tokens or so are special ones; see `whisper_files`."""
+    config = {
+        "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "d_model": hidden,
+        "encoder_layers": layers, "decoder_layers": layers, "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads, "encoder_ffn_dim": 4 * hidden, "decoder_ffn_dim": 4 * hidden,
+        "num_mel_bins": bins, "max_source_positions": 1500, "max_target_positions": 448, "vocab_size": vocabulary,
+        "activation_function": "gelu", "scale_embedding": False, "is_encoder_decoder": True,
+        "torch_dtype": "float16",
+    }
+    shapes = {
+        "model.encoder.conv1.weight": (hidden, bins, 3), "model.encoder.conv1.bias": (hidden,),
+        "model.encoder.conv2.weight": (hidden, hidden, 3), "model.encoder.conv2.bias": (hidden,),
+        "model.encoder.embed_positions.weight": (1500, hidden),
+        "model.decoder.embed_tokens.weight": (vocabulary, hidden),
+        "model.decoder.embed_positions.weight": (448, hidden),
+    }
+
+    def linear(name, rows, columns, bias=True):
+        shapes[f"{name}.weight"] = (rows, columns)
+        if bias:
+            shapes[f"{name}.bias"] = (rows,)
+
+    def norm(name):
+        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (hidden,), (hidden,)
+
+    for side, blocks in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "encoder_attn"])):
+        for number in range(layers):
+            layer = f"model.{side}.layers.{number}."
+            for block in blocks:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    linear(f"{layer}{block}.{part}", hidden, hidden, bias=part != "k_proj")
+                norm(f"{layer}{block}_layer_norm")
+            linear(f"{layer}fc1", 4 * hidden, hidden)
+            linear(f"{layer}fc2", hidden, 4 * hidden)
+            norm(f"{layer}final_layer_norm")
+        norm(f"model.{side}.layer_norm")
+    return config, shapes, torch.float16
+
+
+# What stands behind the words of Whisper's vocabulary, before its times.
+WHISPER_SPECIAL = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|transcribe|>",
+                   "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+
+
+def whisper_files(config, directory):
+    first = config["vocab_size"] - len(WHISPER_SPECIAL) - 1501
+    ids = {name: first + number for number, name in enumerate(WHISPER_SPECIAL)}
+    end = ids["<|endoftext|>"]
+    config.update({"bos_token_id": end, "eos_token_id": end, "pad_token_id": end,
+                   "decoder_start_token_id": ids["<|startoftranscript|>"]})
+    generation = {
+        "bos_token_id": end, "eos_token_id": end, "pad_token_id": end,
+        "decoder_start_token_id": ids["<|startoftranscript|>"], "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ids["<|en|>"]}, "max_initial_timestamp_index": 50, "max_length": 448,
+        "no_timestamps_token_id": ids["<|notimestamps|>"], "prev_sot_token_id": ids["<|startofprev|>"],
+        "task_to_id": {name: ids[f"<|{name}|>"] for name in ("transcribe", "translate")},
+        "suppress_tokens": [end], "begin_suppress_tokens": [end],
+    }
+    features = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": config["num_mel_bins"],
+        "chunk_length": 30, "hop_length": 160, "n_fft": 400, "n_samples": 480000, "nb_max_frames": 3000,
+        "sampling_rate": 16000, "padding_side": "right", "padding_value": 0.0, "return_attention_mask": False,
+    }
+    (directory / "generation_config.json").write_text(json.dumps(generation))
+    (directory / "preprocessor_config.json").write_text(json.dumps(features))
+
+
 SHAPES = {
+    "whisper-v3": lambda: whisper(1280, 32, 20, 128),
+    "tiny-whisper": lambda: whisper(64, 2, 4, 80, vocabulary=2000),
     "bert-base": lambda: bert(768, 12, 12),
     "bert-large": lambda: bert(1024, 24, 16),
     "bert-base-reranker": lambda: bert(768, 12, 12, head=1),
@@ -176,6 +246,10 @@ def tokenizer(config):
     is_bert = config["model_type"] == "bert"
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if is_bert else ["<unk>"]
     words = special + [f"w{i}" for i in range(len(special), config["vocab_size"])]
+    if config["model_type"] == "whisper":
+        behind = WHISPER_SPECIAL + [f"<|{step * 0.02:.2f}|>" for step in range(1501)]
+        words[-len(behind):] = behind
+        special += behind
     template = None
     if is_bert:
         piece = lambda kind, id, type: {kind: {"id": id, "type_id": type}}
@@ -190,9 +264,9 @@ def tokenizer(config):
         }
     return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": i, "content": name, "single_word": False, "lstrip": False,
+        "added_tokens": [{"id": words.index(name), "content": name, "single_word": False, "lstrip": False,
                           "rstrip": False, "normalized": False, "special": True}
-                         for i, name in enumerate(special)],
+                         for name in special],
         "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": template,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
@@ -242,6 +316,8 @@ def main(name, directory):
     directory.mkdir(parents=True, exist_ok=True)
     config, shapes, dtype = SHAPES[name]()
     write_weights(shapes, dtype, directory)
+    if config["model_type"] == "whisper":
+        whisper_files(config, directory)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer(config)))
     kind = "BertTokenizer" if config["model_type"] == "bert" else "PreTrainedTokenizerFast"
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}

@@ -122,6 +122,21 @@ def decode_together(request):
     return {"tokens_per_second": rate}
 
 
+def whisper(request):
+    """From samples to token ids, features included."""
+    model = load(transformers.WhisperForConditionalGeneration, request)
+    extract = transformers.WhisperFeatureExtractor.from_pretrained(request["path"])
+    samples = torch.rand(request["samples"], generator=torch.Generator().manual_seed(1)).numpy() * 0.4 - 0.2
+    dtype = DTYPES[request["dtype"]]
+
+    def write(count):
+        features = extract([samples] * count, sampling_rate=16000, return_tensors="pt", device=DEVICE).input_features
+        many = {"max_new_tokens": request["new_tokens"], "min_new_tokens": request["new_tokens"]}
+        return model.generate(features.to(DEVICE, dtype), language="en", task="transcribe", do_sample=False, **many).cpu()
+
+    return {"milliseconds": {str(count): median_ms(1, lambda: write(count)) for count in request["counts"]}}
+
+
 def about(_request):
     name = torch.cuda.get_device_name() if DEVICE.startswith("cuda") else "CPU"
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": name}
@@ -134,7 +149,7 @@ def about(_request):
 
 
 JOBS = {"encoder": encoder, "sentences": sentences, "rerank": rerank, "decode": decode,
-        "decode_together": decode_together, "about": about}
+        "decode_together": decode_together, "whisper": whisper, "about": about}
 
 
 def main():

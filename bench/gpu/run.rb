@@ -11,7 +11,10 @@ require_relative "encoders"
 require_relative "families"
 require_relative "layers"
 require_relative "peer"
+require_relative "pictures"
 require_relative "results"
+require_relative "speech"
+require_relative "split"
 require_relative "together"
 
 # Parity and speed on a GPU, in one run beside PyTorch; see README.md.
@@ -21,6 +24,10 @@ module GpuBench
     SECTIONS = {
       "families" => ->(bench, _) { Families.new(bench.device, bench.results).run },
       "seeded" => ->(bench, _) { Families.new(bench.device, bench.results).run_seeded },
+      "pictures" => ->(bench, _) { Pictures.new(bench.device, bench.results).run },
+      "speech" => ->(bench, _) { Speech.new(bench).run },
+      "whisper-v3" => ->(bench, name) { Speech.new(bench).large(name) },
+      "split" => ->(bench, _) { Split.new(bench).run("llama-1b") },
       "errors" => ->(bench, _) { Behaviour.new(bench).run },
       "minilm" => ->(bench, _) { Encoders.new(bench).minilm },
       "bert-base" => ->(bench, name) { Encoders.new(bench).shape(name) },
@@ -31,7 +38,7 @@ module GpuBench
       "llama-8b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: bench.tiny, targets: !bench.tiny) },
       "together" => ->(bench, _) { Together.new(bench).run("llama-8b") },
       "mixture-15b" => ->(bench, name) { Layers.new(bench).mixture(name) },
-      "hybrid-9b" => ->(bench, name) { Layers.new(bench).hybrid(name) },
+      "hybrid-9b" => ->(bench, name) { Layers.new(bench).hybrid(name, "llama-8b") },
       "quantized" => ->(bench, _) { Decoders.new(bench).quantized("llama-8b") }
     }.freeze
 
@@ -68,7 +75,7 @@ module GpuBench
     # @param quantized [Boolean] whether as a GGUF file of Q4_K and Q6_K blocks
     # @return [String] the directory of a seeded random checkpoint, made on the spot
     def checkpoint(name, quantized: false)
-      name = "tiny-#{name.sub(/-(base|large|1b|8b|9b|15b)/, "")}" if @tiny
+      name = "tiny-#{name.sub(/-(base|large|1b|8b|9b|15b|v3)/, "")}" if @tiny
       path = File.join(@options[:work], "#{name}#{"-q4_k_m" if quantized}")
       script = File.join(__dir__, quantized ? "make_quantized.py" : "make_checkpoints.py")
       start = now

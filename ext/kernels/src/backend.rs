@@ -51,6 +51,8 @@ pub fn of_attention(device: &Device, dtype: DType, width: usize) -> Result<Strin
 pub fn of_product(device: &Device, stored: Stored) -> Result<String> {
     let name = named(device, |isa| match stored {
         Stored::Numbers(DType::BF16) => isa.for_bf16(),
+        // Groups are multiplied in f32.
+        Stored::Blocks(kind) if kind.is_grouped() => isa.for_numbers(),
         Stored::Bytes | Stored::Blocks(_) | Stored::Parts if isa.has_tiles() => isa.name(),
         Stored::Numbers(_) | Stored::Shared(_) | Stored::Parts => isa.for_numbers(),
         Stored::Bytes | Stored::Blocks(_) => isa.for_bytes(),

@@ -1,14 +1,12 @@
-//! A mixture's experts on a GPU, for the few rows of decoding: which of them each row passes is chosen on the device, and
-//! their products read the chosen matrices in one launch. Nothing waits for the host, so that a step can be recorded.
+//! A mixture's experts on a GPU: which of them each row passes is chosen on the device, and their products read the
+//! chosen matrices in one launch. Nothing waits for the host, so that a step can be recorded.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use crate::blocks::BlockFactor;
 use crate::matrix::Matrix;
-use crate::Result;
+use crate::{Activation, Result};
 
-/// With more choices than this of all rows together, products by experts are faster.
-pub const MOST_PAIRS: usize = 1024;
 /// The most experts that are chosen among.
 pub const MOST_EXPERTS: usize = 2048;
 
@@ -79,8 +77,10 @@ pub struct Routes {
     pub(crate) weights: Tensor,
     /// u32, as many: those of one expert after those of another; `None` of a single row.
     pub(crate) order: Option<Tensor>,
-    /// u32 `[tiles, 2]`: choices of one expert that follow each other in the order; `None` where few experts have several.
+    /// u32 `[tiles, 2]`: choices of one expert that follow each other in the order; `None` where each stands alone.
     pub(crate) tiles: Option<Tensor>,
+    /// The most choices of a tile.
+    pub(crate) together: usize,
     pub(crate) used: usize,
 }
 
@@ -107,13 +107,13 @@ impl Router {
         }))
     }
 
-    /// Given logits `[rows, experts]`.
-    pub fn route(&self, logits: &Tensor) -> Result<Routes> {
+    /// Given logits `[rows, experts]`; so many choices of an expert are multiplied together.
+    pub fn route(&self, logits: &Tensor, together: usize) -> Result<Routes> {
         #[cfg(feature = "cuda")]
-        return Ok(crate::cuda::experts::route(self, logits)?);
+        return Ok(crate::cuda::experts::route(self, logits, together.max(1))?);
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = logits;
+            let _ = (logits, together);
             Err(foreign())
         }
     }
@@ -128,33 +128,67 @@ pub enum ExpertMatrix<'a> {
 /// The matrices of all experts that read the same rows, such as gates and ups.
 pub struct ExpertMatrices {
     #[cfg(feature = "cuda")]
-    pub(crate) held: crate::cuda::experts::Matrices,
+    pub(crate) held: crate::cuda::expert_matrices::Matrices,
 }
 
 impl ExpertMatrices {
-    /// Of each expert its matrices, as many of all; `None` where the device has no kernel for them, or they differ in
-    /// more than their numbers.
-    pub fn new(experts: &[Vec<ExpertMatrix<'_>>], device: &Device) -> Result<Option<Self>> {
+    /// Of each expert its matrices, with outputs of these widths, or one matrix with all of them; `None` where the device
+    /// has no kernel for them, or they differ in more than their numbers.
+    pub fn new(
+        experts: &[Vec<ExpertMatrix<'_>>],
+        widths: &[usize],
+        device: &Device,
+    ) -> Result<Option<Self>> {
         if !has_kernels(device) {
             return Ok(None);
         }
         #[cfg(feature = "cuda")]
-        return Ok(crate::cuda::experts::Matrices::new(experts, device)?.map(|held| Self { held }));
+        {
+            let held = crate::cuda::expert_matrices::Matrices::new(experts, widths, device)?;
+            Ok(held.map(|held| Self { held }))
+        }
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = experts;
+            let _ = (experts, widths);
             Ok(None)
         }
     }
 
-    /// What the chosen experts' matrices give, side by side, `[rows · used, outputs]`, for rows `[rows, inputs]` or, in the
-    /// order of choices, `[rows · used, inputs]`.
-    pub fn multiply(&self, x: &Tensor, routes: &Routes) -> Result<Tensor> {
+    /// With more choices than this of all rows together, products by experts are faster.
+    pub fn most_choices(&self, dtype: DType) -> usize {
         #[cfg(feature = "cuda")]
-        return Ok(self.held.multiply(x, routes)?);
+        return self.held.most_choices(dtype);
         #[cfg(not(feature = "cuda"))]
         {
-            let _ = (x, routes);
+            let _ = dtype;
+            0
+        }
+    }
+
+    /// How many choices of an expert should be multiplied together, of so many of all rows.
+    pub fn together(&self, choices: usize, dtype: DType) -> usize {
+        #[cfg(feature = "cuda")]
+        return self.held.together(choices, dtype);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (choices, dtype);
+            1
+        }
+    }
+
+    /// What the chosen experts' matrices give, side by side, `[rows · used, outputs]`, for rows `[rows, inputs]` or, in the
+    /// order of choices, `[rows · used, inputs]`. Of two equal widths and an activation it is activation(first) · second.
+    pub fn multiply(
+        &self,
+        x: &Tensor,
+        routes: &Routes,
+        gate: Option<Activation>,
+    ) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        return Ok(self.held.multiply(x, routes, gate)?);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (x, routes, gate);
             Err(foreign())
         }
     }

@@ -43,8 +43,8 @@ pub use matrix::Epilogue;
 pub use metal::tuning;
 pub use row_kernels::{
     activate, add_layer_norm, add_rms_norm, clamped_glu, gated, gated_fused, gather_at, gather_sum,
-    l2_normalize, largest, largest_of, layer_norm, mean_pool, pointwise, rms_norm, rms_norm_offset,
-    rope, rotate_and_store, softmax, softmax_masked,
+    l2_normalize, largest, largest_of, layer_norm, log_sum_exp, mean_pool, pointwise, rms_norm,
+    rms_norm_offset, rope, rotate_and_store, softmax, softmax_masked,
 };
 pub use types::{
     Activation, ClampedGlu, Largest, Pointwise, RopeKind, Rotation, SoftmaxOptions, Xielu,

@@ -253,6 +253,14 @@ pub fn largest_of(row: &[f32]) -> Option<u32> {
     cpu::rows::largest::of_row(row)
 }
 
+/// ln Σ e^x of a row on the CPU, of which at least one number is finite.
+pub fn log_sum_exp(row: &[f32]) -> Result<f32> {
+    Ok(cpu::rows::softmax::log_sum_exp(
+        cpu::isa::Isa::current()?,
+        row,
+    ))
+}
+
 /// The mean of each sequence's rows: `x` is [tokens, width], sequence i is the rows from
 /// `boundaries[i]` to `boundaries[i + 1]`. An empty sequence gives zeros.
 pub fn mean_pool(x: &Tensor, boundaries: &[u32]) -> Result<Tensor> {

@@ -1,11 +1,8 @@
 // Matrices of quantized blocks times up to 32 rows, on tensor cores. ELEMENT (a half type), KIND, BLOCK_BYTES,
 // ROWS and GATED are defined at run time.
 //
-// A thread block makes 16 outputs; its warps share the blocks of 256 elements that their rows are made of. In
-// a product of 16 outputs and 8 rows of x, a lane holds four neighbouring elements of two outputs, `group` and
-// `group + 8`, and of one row of x: which of the 16 they are to the tensor core does not matter, as long as
-// weights and x agree. Codes are small integers, which half types hold exactly; scales are applied to the sums
-// of products that share them.
+// A thread block makes 16 outputs; its warps share the blocks of 256 elements that their rows are made of. Codes are
+// small integers, which half types hold exactly; scales are applied to the sums of products that share them.
 
 #define WARPS 8
 #define OUTPUTS 16
@@ -249,19 +246,18 @@ __device__ __forceinline__ float joined(const float *parts, uint tile, uint outp
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256, RESIDENT) tiles_of_blocks(const __grid_constant__ Product p) {
+template <typename Rows>
+__device__ __forceinline__ void multiply_tiles(const Product &p, const Rows &rows) {
     __shared__ uint staged[AHEAD ? WARPS * OUTPUTS * PITCH : 1];
     __shared__ float parts[WARPS * TILES * 4 * 32];
     const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4;
     const uint first = blockIdx.x * OUTPUTS;
     const ulong row_bytes = ulong(p.inputs / BLOCK) * BLOCK_BYTES;
-    let_next_begin();
-    await_previous();
     Operands from;
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         // Rows beyond the last repeat it, and are not stored.
-        from.x[tile] = p.x + ulong(min(tile * 8 + group, p.rows - 1)) * p.inputs;
+        from.x[tile] = rows.x(p, min(tile * 8 + group, p.rows - 1));
     }
     float totals[TILES], ups[TILES];
     #pragma unroll
@@ -317,6 +313,22 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) tiles_of_blocks(cons
     #pragma unroll
     for (uint tile = 0; tile < TILES; tile++) {
         const uint row = tile * 8 + threadIdx.x / OUTPUTS;
-        if (row < p.rows) { finish(p, row, output, place, totals[tile], GATED ? ups[tile] : 0.0f); }
+        if (row < p.rows) { finish(p, rows.out(row), output, place, totals[tile], GATED ? ups[tile] : 0.0f); }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(256, RESIDENT) tiles_of_blocks(const __grid_constant__ Product p) {
+    let_next_begin();
+    await_previous();
+    multiply_tiles(p, NextRows());
+}
+
+extern "C" __global__ void __launch_bounds__(256, RESIDENT) expert_tiles_of_blocks(
+    const __grid_constant__ Product all, const __grid_constant__ Choices choices
+) {
+    let_next_begin();
+    await_previous();
+    Product p = all;
+    ChosenTile rows;
+    if (rows.take(p, choices)) { multiply_tiles(p, rows); }
 }

@@ -21,11 +21,11 @@ const MOST_ROWS: usize = 8;
 const MOST_TILE_ROWS: usize = 32;
 /// Rows of a tile, and the outputs of a thread block on tensor cores.
 const TILE_ROWS: usize = 8;
-const TILE_OUTPUTS: usize = 16;
+pub(super) const TILE_OUTPUTS: usize = 16;
 /// The most rows that are multiplied while blocks are streamed.
 const STREAM_ROWS: usize = 2;
 /// Whose tensor cores and conversions the tiles use.
-const TILE_CAPABILITY: i32 = 80;
+pub(super) const TILE_CAPABILITY: i32 = 80;
 /// Warps of a block, one output each.
 const WARPS: usize = 8;
 /// Elements that a thread expands at a time.
@@ -79,9 +79,9 @@ pub fn product(
             && bias.is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
     };
     let device = device_of(x)?;
-    let on_tiles = capability(&device)? >= TILE_CAPABILITY;
+    let on_tiles = x.dtype() != DType::F32 && capability(&device)? >= TILE_CAPABILITY;
     let takes = |factor: &BlockFactor<'_>| {
-        let tiles = on_tiles && has_tiles(factor.blocks.kind(), x.dtype());
+        let tiles = on_tiles && has_tiles(factor.blocks.kind());
         rows <= if tiles { MOST_TILE_ROWS } else { MOST_ROWS }
     };
     let fits = rows > 0
@@ -145,7 +145,7 @@ fn launch_product(
 ) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
     let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
-    let tiles = has_tiles(kind, dtype) && capability(device)? >= TILE_CAPABILITY;
+    let tiles = dtype != DType::F32 && has_tiles(kind) && capability(device)? >= TILE_CAPABILITY;
     if tiles && stream(device, dtype, matrices, gated, parameters)? {
         return Ok(true);
     }
@@ -246,10 +246,9 @@ fn stream_bytes(kind: BlockType, rows: usize, inputs: usize) -> usize {
     2 * WARPS * TILE_OUTPUTS * pitch + parts + 128 + rows * (inputs / kind.elements()) * block
 }
 
-/// Whether there is a kernel on tensor cores: the large blocks that most files are made of.
-fn has_tiles(kind: BlockType, dtype: DType) -> bool {
-    let large = matches!(kind, BlockType::Q4K | BlockType::Q5K | BlockType::Q6K);
-    large && dtype != DType::F32
+/// Whether there is a kernel on tensor cores for rows of half types: the large blocks that most files are made of.
+pub(super) fn has_tiles(kind: BlockType) -> bool {
+    matches!(kind, BlockType::Q4K | BlockType::Q5K | BlockType::Q6K)
 }
 
 /// activation(x · gateᵀ) · (x · upᵀ); `None` where it takes more than one launch.
@@ -297,6 +296,12 @@ pub fn multiply(
     let none = Activation::Identity;
     if let Some(out) = product(&x, &[factor], Outcome::Joined, none, residual)? {
         return Ok(out);
+    }
+    // Joining parts and adding the residual take memory by themselves, which a recording must not: its graph would own
+    // that memory, and give it back while launches that began early still use it.
+    if super::recording::device().is_some() {
+        let message = "products with expanded blocks can't be recorded";
+        return Err(candle_core::Error::Msg(message.into()).into());
     }
     let (whole, outputs) = ((EXPANDED / matrix.inputs()).max(1), matrix.outputs());
     let mut parts = Vec::with_capacity(outputs.div_ceil(whole));

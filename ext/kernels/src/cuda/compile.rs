@@ -52,6 +52,16 @@ pub const PRODUCT: Source = Source {
     ),
     for_hopper: false,
 };
+pub const EXPERT_TILES: Source = Source {
+    name: "expert_tiles",
+    text: concat!(
+        "#define WEIGHT ELEMENT\n",
+        include_str!("product.cuh"),
+        include_str!("tensor_cores.cuh"),
+        include_str!("expert_tiles.cu")
+    ),
+    for_hopper: false,
+};
 pub const BLOCKS: Source = Source {
     name: "blocks",
     text: concat!(
@@ -66,6 +76,7 @@ pub const BLOCK_TILES: Source = Source {
     text: concat!(
         "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
         include_str!("product.cuh"),
+        include_str!("tensor_cores.cuh"),
         include_str!("block_numbers.cuh"),
         include_str!("block_tiles.cu")
     ),
@@ -77,6 +88,7 @@ pub const BLOCK_STREAMS: Source = Source {
     text: concat!(
         "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
         include_str!("product.cuh"),
+        include_str!("tensor_cores.cuh"),
         include_str!("block_numbers.cuh"),
         include_str!("block_streams.cu")
     ),
@@ -168,7 +180,9 @@ fn ptx(
     dtype: DType,
     definitions: &[(&str, usize)],
 ) -> Result<Arc<str>> {
-    static COMPILED: Mutex<Option<HashMap<(i32, String), Arc<str>>>> = Mutex::new(None);
+    /// By architecture and what it was compiled from.
+    type Compiled = HashMap<(i32, String), Arc<str>>;
+    static COMPILED: Mutex<Option<Compiled>> = Mutex::new(None);
     // PTX for an older architecture runs on a newer one.
     let (architecture, arch) = match capability(device)? {
         HOPPER if source.for_hopper => (HOPPER, "compute_90a"),

@@ -1,25 +1,16 @@
-//! Launches what chooses experts, their products and the sums of these.
+//! Launches what chooses experts, and the sums of what these give.
 
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
-use candle_core::{CudaDevice, DType, Device, Result, Tensor};
+use candle_core::{CudaDevice, DType, Result, Tensor};
 
-use super::blocks::definitions;
-use super::compile::{function, BLOCKS, EXPERTS, PRODUCT};
-use super::device::{address, device_of, keep, result, ALIGNMENT};
+use super::compile::{function, EXPERTS};
+use super::device::{address, device_of, result};
 use super::launch::{argument, launch_early};
 use super::parameters::small;
-use super::product::{Parameters, MOST_MATRICES, WARPS, WARP_INPUTS};
-use super::{Activation, ELEMENT_THREADS};
-use crate::experts::{ExpertMatrix, RouteScores, Router, Routes, SharedResult};
-use base::quant::BlockType;
+use super::ELEMENT_THREADS;
+use crate::experts::{RouteScores, Router, Routes, SharedResult};
 
-/// Addresses of an expert in the table.
-const ADDRESSES: usize = 2 * MOST_MATRICES;
-const LANES: u32 = 32;
-/// Choices of an expert that read its matrices together.
-const TILE_ROWS: usize = 4;
-/// With fewer choices than this for each expert, tiles are slower than single rows: they hold one or two.
-const CHOICES_FOR_TILES: usize = 2;
+pub(super) const LANES: u32 = 32;
 
 /// As `Route` in the CUDA source.
 #[derive(Clone, Copy)]
@@ -46,20 +37,6 @@ struct RouteParameters {
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for RouteParameters {}
 
-/// As `Choices` in the CUDA source.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ChoiceParameters {
-    table: u64,
-    chosen: u64,
-    order: u64,
-    tiles: u64,
-    per_row: u32,
-}
-
-// SAFETY: plain numbers, laid out as in the CUDA source.
-unsafe impl DeviceRepr for ChoiceParameters {}
-
 /// As `Combine` in the CUDA source.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -77,12 +54,12 @@ struct CombineParameters {
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for CombineParameters {}
 
-fn optional(tensor: Option<&Tensor>) -> Result<u64> {
+pub(super) fn optional(tensor: Option<&Tensor>) -> Result<u64> {
     Ok(tensor.map(address).transpose()?.unwrap_or(0))
 }
 
 /// As [`Router::route`].
-pub fn route(router: &Router, logits: &Tensor) -> Result<Routes> {
+pub fn route(router: &Router, logits: &Tensor, together: usize) -> Result<Routes> {
     let rule = &router.rule;
     let logits = logits.contiguous()?;
     let (rows, experts) = logits.dims2()?;
@@ -136,7 +113,8 @@ pub fn route(router: &Router, logits: &Tensor) -> Result<Routes> {
     let (order, tiles) = match rows {
         1 => (None, None),
         _ => {
-            let (order, tiles) = sorted(&device, (&chosen, logits.dtype()), experts)?;
+            let chosen = (&chosen, logits.dtype());
+            let (order, tiles) = sorted(&device, chosen, experts, together)?;
             (Some(order), tiles)
         }
     };
@@ -145,20 +123,22 @@ pub fn route(router: &Router, logits: &Tensor) -> Result<Routes> {
         weights,
         order,
         tiles,
+        together,
         used: rule.used,
     })
 }
 
-/// The choices of one expert after those of another, and tiles of them where an expert has several.
+/// The choices of one expert after those of another, and tiles of at most so many of them, where it is more than one.
 fn sorted(
     device: &CudaDevice,
     (chosen, dtype): (&Tensor, DType),
     experts: usize,
+    together: usize,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let pairs = chosen.elem_count();
     let (order, order_at) = result(device, pairs, DType::U32)?;
-    let most_tiles = pairs.min(experts + pairs / TILE_ROWS);
-    let tiles = if pairs >= CHOICES_FOR_TILES * experts {
+    let most_tiles = pairs.min(experts + pairs / together);
+    let tiles = if together > 1 {
         Some(result(device, (most_tiles, 2), DType::U32)?)
     } else {
         None
@@ -166,7 +146,7 @@ fn sorted(
     let tiles_at = tiles.as_ref().map_or(0, |(_, at)| *at);
     let kernel = function(device, EXPERTS, "order_choices", dtype, &[], 0)?;
     let (count, experts) = (small(pairs)?, small(experts)?);
-    let (tile_rows, most_tiles) = (TILE_ROWS as u32, small(most_tiles)?);
+    let (tile_rows, most_tiles) = (small(together)?, small(most_tiles)?);
     let chosen_at = address(chosen)?;
     let arguments = [
         argument(&chosen_at),
@@ -185,187 +165,6 @@ fn sorted(
     // SAFETY: the arguments are the kernel's; every choice is one of the experts, and nothing is read ahead.
     unsafe { launch_early(device, &kernel, grid, &arguments, true) }?;
     Ok((order, tiles.map(|(tiles, _)| tiles)))
-}
-
-/// What matrices are made of.
-#[derive(Clone, Copy, PartialEq)]
-enum Made {
-    Numbers(DType),
-    Blocks(BlockType),
-}
-
-/// The matrices of all experts: their addresses, and what lies there.
-pub struct Matrices {
-    table: Tensor,
-    made: Made,
-    inputs: usize,
-    /// Of each matrix of an expert.
-    widths: Vec<usize>,
-    held: Vec<Tensor>,
-}
-
-struct Described {
-    made: Made,
-    inputs: usize,
-    outputs: usize,
-    weight: Tensor,
-    bias: Option<Tensor>,
-}
-
-fn described(matrix: &ExpertMatrix<'_>) -> Result<Described> {
-    Ok(match matrix {
-        ExpertMatrix::Numbers(matrix) => {
-            let (outputs, inputs) = matrix.weight.dims2()?;
-            Described {
-                made: Made::Numbers(matrix.weight.dtype()),
-                inputs,
-                outputs,
-                weight: matrix.weight.clone(),
-                bias: matrix.bias.cloned(),
-            }
-        }
-        ExpertMatrix::Blocks(factor) => Described {
-            made: Made::Blocks(factor.blocks.kind()),
-            inputs: factor.blocks.inputs(),
-            outputs: factor.blocks.outputs(),
-            weight: factor.blocks.bytes().clone(),
-            bias: factor.bias.cloned(),
-        },
-    })
-}
-
-impl Matrices {
-    pub fn new(experts: &[Vec<ExpertMatrix<'_>>], device: &Device) -> Result<Option<Self>> {
-        let (mut addresses, mut held) = (Vec::<u64>::new(), Vec::new());
-        let mut shape: Option<(Made, usize, Vec<usize>)> = None;
-        for expert in experts {
-            let matrices = expert.iter().map(described);
-            let matrices = matrices.collect::<Result<Vec<_>>>()?;
-            let Some(first) = matrices.first() else {
-                return Ok(None);
-            };
-            let own = (
-                first.made,
-                first.inputs,
-                matrices.iter().map(|one| one.outputs).collect(),
-            );
-            let alike = |one: &Described| one.made == first.made && one.inputs == first.inputs;
-            let same = shape.get_or_insert_with(|| own.clone()) == &own;
-            if !same || !matrices.iter().all(alike) || matrices.len() > MOST_MATRICES {
-                return Ok(None);
-            }
-            let mut of_expert = [0; ADDRESSES];
-            for (at, matrix) in matrices.into_iter().enumerate() {
-                let bias = matrix.bias.as_ref();
-                if !matrix.weight.is_contiguous() || !bias.is_none_or(Tensor::is_contiguous) {
-                    return Ok(None);
-                }
-                of_expert[at] = address(&matrix.weight)?;
-                of_expert[MOST_MATRICES + at] = optional(bias)?;
-                held.push(matrix.weight);
-                held.extend(matrix.bias);
-            }
-            addresses.extend(of_expert);
-        }
-        let Some((made, inputs, widths)) = shape else {
-            return Ok(None);
-        };
-        let weights = addresses
-            .chunks(ADDRESSES)
-            .flat_map(|of| &of[..MOST_MATRICES]);
-        let is_aligned = weights.clone().all(|at| at % ALIGNMENT == 0);
-        if matches!(made, Made::Numbers(_)) && !(is_aligned && inputs.is_multiple_of(8)) {
-            return Ok(None);
-        }
-        let words: Vec<u32> = addresses
-            .iter()
-            .flat_map(|at| [*at as u32, (*at >> 32) as u32])
-            .collect();
-        let count = words.len();
-        Ok(Some(Self {
-            table: Tensor::from_vec(words, count, device)?,
-            made,
-            inputs,
-            widths,
-            held,
-        }))
-    }
-
-    pub fn multiply(&self, x: &Tensor, routes: &Routes) -> Result<Tensor> {
-        let x = x.contiguous()?;
-        let (rows, inputs) = x.dims2()?;
-        let pairs = routes.chosen.elem_count();
-        let width: usize = self.widths.iter().sum();
-        if inputs != self.inputs || rows == 0 || pairs % rows != 0 || pairs / rows > routes.used {
-            candle_core::bail!("{rows} rows of {inputs} for {pairs} choices of experts");
-        }
-        let device = device_of(&x)?;
-        // Recordings launch on addresses alone.
-        self.held.iter().for_each(keep);
-        let (out, to) = result(&device, (pairs, width), x.dtype())?;
-        let mut parameters = Parameters {
-            x: address(&x)?,
-            out: to,
-            inputs: small(inputs)?,
-            outputs: small(width)?,
-            width: small(width)?,
-            rows: 1,
-            activation: Activation::Identity.number(),
-            ..Parameters::default()
-        };
-        if parameters.x % ALIGNMENT != 0 {
-            candle_core::bail!("rows for experts are not aligned");
-        }
-        let mut end = 0;
-        for (at, width) in self.widths.iter().enumerate() {
-            end += width;
-            parameters.ends[at] = small(end)?;
-        }
-        parameters.ends[self.widths.len()..].fill(u32::MAX);
-        let choices = ChoiceParameters {
-            table: address(&self.table)?,
-            chosen: address(&routes.chosen)?,
-            order: optional(routes.order.as_ref())?,
-            tiles: optional(routes.tiles.as_ref())?,
-            per_row: small(pairs / rows)?,
-        };
-        let (at_once, tiles) = match &routes.tiles {
-            Some(tiles) => (TILE_ROWS, tiles.dim(0)?),
-            None => (1, pairs),
-        };
-        let sharers = 1 << (inputs / WARP_INPUTS).clamp(1, WARPS).ilog2();
-        let (function, together) = match self.made {
-            Made::Numbers(dtype) if dtype == x.dtype() => {
-                let definitions = [("ROWS", at_once), ("GATED", 0), ("SHARERS", sharers)];
-                let kernel = "product_of_experts";
-                (
-                    function(&device, PRODUCT, kernel, dtype, &definitions, 0)?,
-                    WARPS / sharers,
-                )
-            }
-            Made::Numbers(dtype) => {
-                candle_core::bail!("experts of {dtype:?} got rows of {:?}", x.dtype())
-            }
-            Made::Blocks(kind) => {
-                let definitions = definitions(kind, at_once, false);
-                let kernel = "experts_of_blocks";
-                (
-                    function(&device, BLOCKS, kernel, x.dtype(), &definitions, 0)?,
-                    WARPS,
-                )
-            }
-        };
-        let grid = LaunchConfig {
-            grid_dim: (small(width.div_ceil(together))?, small(tiles)?, 1),
-            block_dim: (WARPS as u32 * LANES, 1, 1),
-            shared_mem_bytes: 0,
-        };
-        let arguments = [argument(&parameters), argument(&choices)];
-        // SAFETY: the arguments are the kernel's; the table's addresses are of matrices of these shapes, which `held`
-        // keeps, and every choice is one of its experts; nothing is read ahead.
-        unsafe { launch_early(&device, &function, grid, &arguments, true) }?;
-        Ok(out)
-    }
 }
 
 /// As [`Routes::combine`].

@@ -6,6 +6,7 @@ pub(super) mod blocks;
 pub(super) mod columns;
 mod compile;
 pub(super) mod device;
+pub(super) mod expert_matrices;
 pub(super) mod experts;
 pub(super) mod gated_norm;
 pub(super) mod gather;
@@ -125,7 +126,7 @@ impl<'a, T: CudaDType> Input<'a, T> {
         self.rows.width.is_multiple_of(VECTOR)
             && offsets
                 .iter()
-                .all(|offset| (offset * size) as u64 % ALIGNMENT == 0)
+                .all(|offset| ((offset * size) as u64).is_multiple_of(ALIGNMENT))
     }
 
     fn held(held: &'a (StorageRef<'_>, &Layout)) -> Result<Self> {

@@ -3,14 +3,6 @@
 
 #define UNROLLED 4
 
-// A weight is read once and by one warp: it need not stay in the cache.
-__device__ __forceinline__ uint4 stream_sixteen(const void *from) {
-    uint4 out;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
-    return out;
-}
-
 __device__ __forceinline__ RawEight stream_eight(const ELEMENT *from) {
     RawEight out;
     #pragma unroll

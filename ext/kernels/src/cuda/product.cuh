@@ -62,7 +62,33 @@ struct Choices {
     const uint *tiles;  // [tiles, 2]: choices of one expert that follow each other in the order: the first, and how many
     uint per_row;       // so many choices follow each other that read the same row of x
 };
-// Choices of one expert.
+// Choices of one expert that follow each other in the order: those of this thread block.
+struct ChosenTile {
+    const uint *order;
+    uint first, per_row;
+
+    __device__ __forceinline__ uint out(uint row) const { return order ? order[first + row] : first + row; }
+    __device__ __forceinline__ const ELEMENT *x(const Product &p, uint row) const {
+        return p.x + ulong(out(row) / per_row) * p.inputs;
+    }
+
+    // Makes the product that of their expert; false where there are none.
+    __device__ __forceinline__ bool take(Product &p, const Choices &all) {
+        order = all.order;
+        per_row = all.per_row;
+        first = all.tiles ? all.tiles[2 * blockIdx.y] : blockIdx.y;
+        p.rows = all.tiles ? all.tiles[2 * blockIdx.y + 1] : 1;
+        if (p.rows == 0) { return false; }
+        const ulong *matrices = all.table + ulong(all.chosen[out(0)]) * (2 * MATRICES);
+        #pragma unroll
+        for (int i = 0; i < MATRICES; i++) {
+            p.weights[i] = (const WEIGHT *)matrices[i];
+            p.biases[i] = (const ELEMENT *)matrices[MATRICES + i];
+        }
+        return true;
+    }
+};
+// The same, looked up once.
 struct ChosenRows {
     uint choices[ROWS];
     uint per_row;
@@ -73,30 +99,23 @@ struct ChosenRows {
     }
     __device__ __forceinline__ uint out(uint row) const { return choices[row]; }
 
-    // Those of this thread block, and the product that they pass; false where there are none.
     __device__ __forceinline__ bool take(Product &p, const Choices &all) {
-        uint first = blockIdx.y;
-        p.rows = 1;
-        if (all.tiles) {
-            first = all.tiles[2 * blockIdx.y];
-            p.rows = all.tiles[2 * blockIdx.y + 1];
-        }
-        if (p.rows == 0) { return false; }
-        per_row = all.per_row;
+        ChosenTile tile;
+        if (!tile.take(p, all)) { return false; }
+        per_row = tile.per_row;
         #pragma unroll
-        for (uint row = 0; row < ROWS; row++) {
-            const uint at = first + min(row, p.rows - 1);
-            choices[row] = all.order ? all.order[at] : at;
-        }
-        const ulong *matrices = all.table + ulong(all.chosen[choices[0]]) * (2 * MATRICES);
-        #pragma unroll
-        for (int i = 0; i < MATRICES; i++) {
-            p.weights[i] = (const WEIGHT *)matrices[i];
-            p.biases[i] = (const ELEMENT *)matrices[MATRICES + i];
-        }
+        for (uint row = 0; row < ROWS; row++) { choices[row] = tile.out(min(row, p.rows - 1)); }
         return true;
     }
 };
+
+// A weight is read by one warp: it need not stay in the first cache.
+__device__ __forceinline__ uint4 stream_sixteen(const void *from) {
+    uint4 out;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w) : "l"(from));
+    return out;
+}
 
 struct Sums {
     float v[ROWS];

@@ -87,7 +87,7 @@ pub fn product(
     parameters.ends[matrices.len()..].fill(u32::MAX);
     let outputs = if gated { end / 2 } else { end };
     let aligned = parameters.weights.iter().all(|at| at % ALIGNMENT == 0);
-    if !aligned || parameters.x % ALIGNMENT != 0 || outputs == 0 {
+    if !aligned || !parameters.x.is_multiple_of(ALIGNMENT) || outputs == 0 {
         return Ok(None);
     }
     parameters.outputs = small(outputs)?;

@@ -560,15 +560,30 @@ template <typename T> __device__ void gated_norm(const GatedNorm &p) {
         const float g = widen(gate[i]), logistic = 1.0f / (1.0f + expf(-g));
         return p.sigmoid ? logistic : g * logistic;
     };
+    constexpr uint AT_ONCE = 8;
     float squares = 0.0f;
+    #pragma unroll 8
     for (uint i = threadIdx.x; i < p.part; i += blockDim.x) {
         const float v = p.norm_first ? x[i] : x[i] * open(i);
         squares += v * v;
     }
     const float inverse = 1.0f / sqrtf(reduce<Sum>(squares) / float(p.part) + p.epsilon);
-    for (uint i = threadIdx.x; i < p.part; i += blockDim.x) {
-        const float opened = open(i);
-        narrow(p.norm_first ? x[i] * inverse * weight[i] * opened : x[i] * opened * inverse * weight[i], out + i);
+    // Some are read before one is stored, so that reads do not wait for each other.
+    for (uint start = threadIdx.x; start < p.part; start += AT_ONCE * blockDim.x) {
+        float v[AT_ONCE], opened[AT_ONCE], weights[AT_ONCE];
+        #pragma unroll
+        for (uint k = 0; k < AT_ONCE; k++) {
+            const uint i = min(start + k * blockDim.x, p.part - 1);
+            v[k] = x[i];
+            opened[k] = open(i);
+            weights[k] = weight[i];
+        }
+        #pragma unroll
+        for (uint k = 0; k < AT_ONCE; k++) {
+            const uint i = start + k * blockDim.x;
+            if (i >= p.part) { break; }
+            narrow(p.norm_first ? v[k] * inverse * weights[k] * opened[k] : v[k] * opened[k] * inverse * weights[k], out + i);
+        }
     }
 }
 extern "C" __global__ void gated_norm_to_f32(const __grid_constant__ GatedNorm p) { gated_norm<float>(p); }

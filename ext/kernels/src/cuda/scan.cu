@@ -72,14 +72,14 @@ struct Sequence {
     __device__ const float *row(uint r) const {
         return r < again ? trail + ulong(r) * width : inputs + ulong(first + r - again) * width;
     }
-    // Notes the rows, by the threads of one block.
+    // Notes the rows, by all thread blocks of the sequence.
     __device__ void record_rows() const {
         if (record == NO_RECORD) {
             return;
         }
         const float *from = inputs + ulong(first) * width;
         float *to = trail + ulong(record) * width;
-        for (uint i = threadIdx.x; i < rows * width; i += SCAN_THREADS) {
+        for (uint i = blockIdx.x * SCAN_THREADS + threadIdx.x; i < rows * width; i += gridDim.x * SCAN_THREADS) {
             to[i] = from[i];
         }
     }
@@ -123,15 +123,35 @@ __device__ __forceinline__ void read(float (&to)[HELD], const float *from, int c
     }
 }
 
-// A warp has 32 / GROUPS columns of a head, and each of its threads one of GROUPS parts of a column's KEYS numbers.
-SCAN_KERNEL(scan_matrix) {
-    constexpr int COLUMNS = 32 / GROUPS;
-    constexpr int HELD = (KEYS + GROUPS - 1) / GROUPS;
-    constexpr bool EACH = RULE == FACTOR_EACH || RULE == EARLIER || RULE == REPLACE;
-    const Sequence s(b, p, blockIdx.y);
-    if (blockIdx.x == 0) {
-        s.record_rows();
+#define COLUMNS (32 / GROUPS)
+#define HELD ((KEYS + GROUPS - 1) / GROUPS)
+#define EACH (RULE == FACTOR_EACH || RULE == EARLIER || RULE == REPLACE)
+
+// What a thread reads of a row.
+struct Read {
+    float key[HELD], query[HELD], factors[EACH ? HELD : 1], searched[RULE == REPLACE ? HELD : 1],
+        rates[RULE == REPLACE ? HELD : 1];
+    float value, third, fourth;
+
+    __device__ __forceinline__ void take(const float *row, const uint (&places)[HEAD_WORDS], uint column, bool own, int first, int count) {
+        read(key, row + places[1] + first, count);
+        read(query, row + places[0] + first, count);
+        if constexpr (EACH) { read(factors, row + places[3] + first, count); }
+        if constexpr (RULE == REPLACE) {
+            read(searched, row + places[4] + first, count);
+            read(rates, row + places[5] + first, count);
+        }
+        value = own ? row[places[2] + column] : 0.0f;
+        if constexpr (RULE == STEPS || RULE == ONE_FACTOR) { third = row[places[3]]; }
+        if constexpr (RULE == ONE_FACTOR || RULE == FACTOR_EACH) { fourth = row[places[4]]; }
     }
+};
+
+// A warp has 32 / GROUPS columns of a head, and each of its threads one of GROUPS parts of a column's KEYS numbers. Of many
+// rows, each is read while the one before it is computed: AHEAD.
+SCAN_KERNEL(scan_matrix) {
+    const Sequence s(b, p, blockIdx.y);
+    s.record_rows();
     const uint task = blockIdx.x * (SCAN_THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (task >= p.tasks) {
         return;
@@ -152,6 +172,10 @@ SCAN_KERNEL(scan_matrix) {
     for (int i = 0; i < HELD; i++) {
         held[i] = own && i < count ? s.state[state + i * p.columns] : 0.0f;
     }
+#if AHEAD
+    Read next = {};
+    if (s.total() > 0) { next.take(s.row(0), places, column, own, first, count); }
+#endif
     uint mark = 0;
     for (uint r = 0;; r++) {
         if (mark < s.marks && r == s.mark_rows[mark]) {
@@ -167,19 +191,17 @@ SCAN_KERNEL(scan_matrix) {
         if (r == s.total()) {
             break;
         }
-        const float *row = s.row(r);
-        float key[HELD], factors[EACH ? HELD : 1], searched[RULE == REPLACE ? HELD : 1];
-        read(key, row + places[1] + first, count);
-        if constexpr (EACH) {
-            read(factors, row + places[3] + first, count);
-        }
-        if constexpr (RULE == REPLACE) {
-            read(searched, row + places[4] + first, count);
-        }
-        const float value = own ? row[places[2] + column] : 0.0f;
+#if AHEAD
+        const Read now = next;
+        if (r + 1 < s.total()) { next.take(s.row(r + 1), places, column, own, first, count); }
+#else
+        Read now;
+        now.take(s.row(r), places, column, own, first, count);
+#endif
+        const float value = now.value;
         float kept = numbers[0], change = value;
         if constexpr (RULE == STEPS) {
-            float step = softplus(row[places[3]] + numbers[0]);
+            float step = softplus(now.third + numbers[0]);
             // So that what is no number stays none.
             step = step < p.least ? p.least : step;
             step = step > p.most ? p.most : step;
@@ -187,7 +209,7 @@ SCAN_KERNEL(scan_matrix) {
             change = value * step;
         }
         if constexpr (RULE == ONE_FACTOR) {
-            kept = row[places[3]];
+            kept = now.third;
         }
         float replaced = 0.0f;
         if constexpr (RULE == ONE_FACTOR || RULE == FACTOR_EACH || RULE == REPLACE) {
@@ -195,32 +217,27 @@ SCAN_KERNEL(scan_matrix) {
             float found[2] = {0.0f, 0.0f};
             #pragma unroll
             for (int i = 0; i < HELD; i++) {
-                const float element = RULE == FACTOR_EACH ? held[i] * factors[EACH ? i : 0] : held[i];
-                found[i % 2] = fmaf(element, RULE == REPLACE ? searched[RULE == REPLACE ? i : 0] : key[i], found[i % 2]);
+                const float element = RULE == FACTOR_EACH ? held[i] * now.factors[EACH ? i : 0] : held[i];
+                found[i % 2] = fmaf(element, RULE == REPLACE ? now.searched[RULE == REPLACE ? i : 0] : now.key[i], found[i % 2]);
             }
             const float all = shared_sum<COLUMNS>(found[0] + found[1]);
             if constexpr (RULE == REPLACE) {
                 replaced = -all;
             } else {
-                change = (value - (RULE == ONE_FACTOR ? all * kept : all)) * row[places[4]];
+                change = (value - (RULE == ONE_FACTOR ? all * kept : all)) * now.fourth;
             }
-        }
-        float query[HELD], rates[RULE == REPLACE ? HELD : 1];
-        read(query, row + places[0] + first, count);
-        if constexpr (RULE == REPLACE) {
-            read(rates, row + places[5] + first, count);
         }
         float sums[2] = {0.0f, 0.0f};
         #pragma unroll
         for (int i = 0; i < HELD; i++) {
             const float before = held[i];
-            float element = before * (EACH ? factors[EACH ? i : 0] : kept);
+            float element = before * (EACH ? now.factors[EACH ? i : 0] : kept);
             if constexpr (RULE == REPLACE) {
-                element = fmaf(searched[i] * rates[i], replaced, element);
+                element = fmaf(now.searched[i] * now.rates[i], replaced, element);
             }
-            element = fmaf(key[i], change, element);
+            element = fmaf(now.key[i], change, element);
             held[i] = i < count ? element : 0.0f;
-            sums[i % 2] = fmaf(RULE == EARLIER ? before : element, query[i], sums[i % 2]);
+            sums[i % 2] = fmaf(RULE == EARLIER ? before : element, now.query[i], sums[i % 2]);
         }
         float sum = shared_sum<COLUMNS>(sums[0] + sums[1]);
         if constexpr (RULE == STEPS) {
@@ -278,9 +295,7 @@ __device__ __forceinline__ void run_column(
 #define CHANNEL_SCAN(NAME, COLUMN)                                          \
     SCAN_KERNEL(NAME) {                                                     \
         const Sequence s(b, p, blockIdx.y);                                 \
-        if (blockIdx.x == 0) {                                              \
-            s.record_rows();                                                \
-        }                                                                   \
+        s.record_rows();                                                    \
         const uint channel = blockIdx.x * SCAN_THREADS + threadIdx.x;       \
         if (channel < p.count) {                                            \
             run_column(s, b, p, channel, COLUMN(b, p, channel));            \

@@ -8,7 +8,7 @@ use super::device::{address, device_of, result};
 use super::launch::{argument, launch_early};
 use super::small;
 use crate::scan::launch::{geometry, kernel, ScanParameters, ScanSource, SCAN_LANES};
-use crate::scan::{Kind, Scan, SlotStates};
+use crate::scan::{Kind, Rule, Scan, SlotStates};
 
 /// As `ScanBuffers` in the CUDA source.
 #[derive(Clone, Copy)]
@@ -28,11 +28,28 @@ unsafe impl DeviceRepr for Buffers {}
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for ScanParameters {}
 
+/// With more rows than this for each sequence, a row is read while the one before it is computed. It costs registers,
+/// which keep the loads of many short sequences apart.
+const FEW_ROWS: usize = 4;
+/// The most numbers of a row that a thread reads ahead.
+const MOST_AHEAD: usize = 64;
+
 /// What the source is compiled with for a scan.
-fn definitions(kind: &Kind) -> Vec<(&'static str, usize)> {
+fn definitions(kind: &Kind, many_rows: bool) -> Vec<(&'static str, usize)> {
     match (ScanSource::of(kind), kind) {
         (ScanSource::Matrix { rule, keys, groups }, _) => {
-            vec![("RULE", rule as usize), ("KEYS", keys), ("GROUPS", groups)]
+            let read = match rule {
+                Rule::Replace => 5,
+                Rule::FactorEach | Rule::Earlier => 3,
+                Rule::Plain | Rule::Steps | Rule::OneFactor => 2,
+            };
+            let ahead = many_rows && read * keys.div_ceil(groups) <= MOST_AHEAD;
+            vec![
+                ("RULE", rule as usize),
+                ("KEYS", keys),
+                ("GROUPS", groups),
+                ("AHEAD", usize::from(ahead)),
+            ]
         }
         (ScanSource::Selective { kept }, _) => vec![("KEPT", kept)],
         (ScanSource::Channels, Kind::Rwkv(_)) => vec![("KEPT", 3)],
@@ -61,7 +78,10 @@ pub fn scan(scan: &Scan, inputs: &Tensor, places: &SlotStates<'_>) -> Result<Ten
         table: address(&places.table.words)?,
         out: to,
     };
-    let (kernel, definitions) = (kernel(scan.kind()), definitions(scan.kind()));
+    let (kernel, definitions) = (
+        kernel(scan.kind()),
+        definitions(scan.kind(), tokens > FEW_ROWS * places.table.sequences),
+    );
     let function = function(&device, SCAN, kernel, DType::F32, &definitions, 0)?;
     let grid = LaunchConfig {
         grid_dim: (small(groups)?, small(places.table.sequences)?, 1),
