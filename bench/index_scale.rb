@@ -3,7 +3,10 @@
 # 1,000,000 rows of 384 as signed bytes: how long Candle::Index, usearch, faiss and hnswlib take to build a graph, how
 # long one query takes, how many of the ten nearest it finds, and what it takes in memory and in its file.
 #
-#   ruby -Ilib bench/index_scale.rb [rows] [dimension] [queries]
+#   ruby -Ilib bench/index_scale.rb [rows] [dimension] [queries] [libraries]
+#
+# Libraries are names with commas between them; without any, all three are compared. Processor time is printed beside
+# what a clock shows, since that is what compares on a busy machine.
 #
 # All have 16 links (32 in the lowest layer), build with an ef of 128, and are searched with 64, 128 and 256. Each runs
 # in a process of its own, one after the other, with all cores while it builds and one query at a time. hnswlib has no
@@ -33,6 +36,11 @@ def now
   Process.clock_gettime(Process::CLOCK_MONOTONIC)
 end
 
+# Processor time of all threads.
+def busy
+  Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
+end
+
 # Bytes of the process that no file backs, and those that one does.
 def resident
   File.read("/proc/self/status").scan(/Rss(?:Anon|File):\s+(\d+) kB/).flatten.map { |size| size.to_i * 1024 }
@@ -47,38 +55,49 @@ def built(directory, rows, dimension)
   index.build_graph(links: 16, ef: 128)
 end
 
+def middle(times)
+  times.sort[times.size / 2] * 1000
+end
+
 # The middle of the times of single queries, and what was found.
 def searched(index, queries, effort)
   index.search(queries.first, ef: effort)
   found = []
   times = queries.map do |query|
-    start = now
+    start = [now, busy]
     found << index.search(query, top_k: 10, ef: effort).map { |hit| hit[:id] }
-    now - start
+    [now - start[0], busy - start[1]]
   end
-  { ms: times.sort[times.size / 2] * 1000, found: found }
+  { ms: middle(times.map(&:first)), busy_ms: middle(times.map(&:last)), found: found }
 end
 
-# Runs in a process of its own: ours.
-def ours(directory, rows, dimension)
-  require "candle"
-  began = now
-  path = built(directory, rows, dimension).save(File.join(directory, "index"))
-  spent = now - began
+# Runs in a process of its own: writes our index, and says how long that takes.
+def ours_built(directory, rows, dimension)
+  began = [now, busy]
+  built(directory, rows, dimension).save(File.join(directory, "index"))
+  { built: now - began[0], busy: busy - began[1] }
+end
+
+# Runs in another one, so that its memory is that of searching.
+def ours_searched(directory, dimension)
+  path = File.join(directory, "index")
   index = Candle::Index.open(path)
   queries = File.binread(File.join(directory, "queries")).scan(/.{#{4 * dimension}}/mn)
   found = EFS.to_h { |effort| [effort, searched(index, queries, effort)] }
-  { name: "Candle::Index", built: spent, file: File.size(path), memory: resident.sum, searched: found }
+  { name: "Candle::Index", file: File.size(path), memory: resident.sum, searched: found }
 end
 
-if ARGV.first == "ours"
-  puts JSON.generate(ours(ARGV[1], Integer(ARGV[2]), Integer(ARGV[3])))
+if %w[built searched].include?(ARGV.first)
+  require "candle"
+  what, folder, *sizes = ARGV
+  puts JSON.generate(what == "built" ? ours_built(folder, *sizes.map(&:to_i)) : ours_searched(folder, sizes.last.to_i))
   exit
 end
 
 rows = Integer(ARGV[0] || 1_000_000)
 dimension = Integer(ARGV[1] || 384)
 queries = Integer(ARGV[2] || 200)
+libraries = (ARGV[3] || "usearch,faiss,hnswlib").split(",")
 
 Dir.mktmpdir do |directory|
   peers = File.expand_path("workers/index_scale_peers.py", __dir__)
@@ -87,17 +106,22 @@ Dir.mktmpdir do |directory|
     status.success? ? JSON.parse(output.lines.last, symbolize_names: true) : abort("#{command.join(" ")} failed")
   end
   exact = run.call(python, peers, "exact", directory, rows.to_s, dimension.to_s, queries.to_s)[:found]
-  results = [run.call("ruby", "-Ilib", __FILE__, "ours", directory, rows.to_s, dimension.to_s)]
-  %w[usearch faiss hnswlib].each do |name|
+  ours = %w[built searched].map do |part|
+    run.call("ruby", "-Ilib", __FILE__, part, directory, rows.to_s, dimension.to_s)
+  end
+  results = [ours.reduce(:merge)]
+  libraries.each do |name|
     results << run.call(python, peers, name, directory, rows.to_s, dimension.to_s, queries.to_s)
   end
   puts "#{rows} clustered rows of #{dimension}, #{queries} queries"
   results.each do |result|
-    puts format("%-14<name>s built in %5.0<built>f s   file %6.0<file>f MB   memory %6.0<memory>f MB",
-                name: result[:name], built: result[:built], file: result[:file] / 1e6, memory: result[:memory] / 1e6)
+    puts format("%-14<name>s built in %5.0<built>f s (processor %5.0<busy>f s)", result)
+    puts format("  file %6.0<file>f MB   memory %6.0<memory>f MB",
+                file: result[:file] / 1e6, memory: result[:memory] / 1e6)
     result[:searched].each do |ef, one|
       share = one[:found].zip(exact).sum { |found, wanted| (found & wanted).size } / exact.sum(&:size).to_f
-      puts format("  ef %-4<ef>s recall@10 %.4<share>f   %.3<ms>f ms", ef: ef, share: share, ms: one[:ms])
+      puts format("  ef %-4<ef>s recall@10 %.4<share>f   %.3<ms>f ms (processor %.3<busy>f ms)",
+                  ef: ef, share: share, ms: one[:ms], busy: one[:busy_ms])
     end
   end
 end

@@ -94,25 +94,30 @@ def resident():
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssFile")))
 
 
+def middle(times):
+    return sorted(times)[len(times) // 2] * 1000
+
+
 def measured(name, directory, count, dimension):
     rows = numpy.memmap(directory / "rows", dtype=numpy.float32, mode="r", shape=(count, dimension))
     queries = numpy.fromfile(directory / "queries", dtype=numpy.float32).reshape(-1, dimension)
     path = str(directory / name)
-    began = time.perf_counter()
+    began, began_busy = time.perf_counter(), time.process_time()
     search = {"usearch": by_usearch, "faiss": by_faiss, "hnswlib": by_hnswlib}[name](rows, path)
-    built = time.perf_counter() - began
+    built, busy = time.perf_counter() - began, time.process_time() - began_busy
     del rows
     searched = {}
     for ef in EFS:
         search(queries[0], ef)
-        times, found = [], []
+        times, busy_times, found = [], [], []
         for query in queries:
-            start = time.perf_counter()
+            start, start_busy = time.perf_counter(), time.process_time()
             nearest = search(query, ef)
             times.append(time.perf_counter() - start)
+            busy_times.append(time.process_time() - start_busy)
             found.append([int(row) for row in nearest])
-        searched[ef] = {"ms": sorted(times)[len(times) // 2] * 1000, "found": found}
-    return {"name": name, "built": built, "file": os.path.getsize(path), "memory": resident(), "searched": searched}
+        searched[ef] = {"ms": middle(times), "busy_ms": middle(busy_times), "found": found}
+    return {"name": name, "built": built, "busy": busy, "file": os.path.getsize(path), "memory": resident(), "searched": searched}
 
 
 def main(name, directory, count, dimension, queries):

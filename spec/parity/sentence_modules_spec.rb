@@ -29,7 +29,7 @@ RSpec.describe Candle::EmbeddingModel do
   end
 
   { "words-lstm" => :dot, "words-cnn" => :manhattan, "words-weights" => :euclidean, "bag-of-words" => :cosine,
-    "bert-weights" => :cosine }.each do |name, function|
+    "bert-weights" => :cosine, "words-normalized" => :cosine }.each do |name, function|
     describe name do
       let(:model) { load(name) }
 

@@ -9,8 +9,8 @@ RSpec.describe Candle::LateInteractionModel do
     lengths.map { |length| rows.shift(length) }
   end
 
-  %w[colbert colbert-attend colbert-plain colbert-stanford].each do |name|
-    it "gives #{name}'s vectors and scores as PyLate does" do
+  %w[colbert colbert-attend colbert-plain colbert-stanford multi-vector].each do |name|
+    it "gives #{name}'s vectors and scores as its own library does" do
       record = TinyModels.record(name)
       own = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
       queries = own.embed_query(record["queries"])

@@ -2,8 +2,8 @@
 
 use engine::serving::Slice;
 use engine::tasks::{
-    ExtractModel, ExtractOptions, Extracted, FieldFound, FoundSpan, SchemaField, SchemaQuery,
-    SchemaTask, TaskFound, TaskKind,
+    ExtractModel, ExtractOptions, Extracted, FieldFound, Found, FoundSpan, RelationQuery,
+    SchemaField, SchemaQuery, SchemaTask, TaskFound, TaskKind,
 };
 use formats::text::words::words_links_and_signs;
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby, Value};
@@ -148,14 +148,23 @@ fn span_hash(ruby: &Ruby, span: &FoundSpan) -> Result<RHash, Error> {
     Ok(hash)
 }
 
-/// The entities of each text. `settings` are the threshold, whether entities never overlap, and whether one may have
-/// several labels.
+/// Whether it has a head for relations.
+fn relates(ruby: &Ruby, this: &RbGliner) -> Result<bool, Error> {
+    Ok(this.model.get(ruby)?.relates())
+}
+
+/// Names of relations, their threshold, and that of pairs.
+type Relations = (Vec<String>, f64, f64);
+
+/// The entities of each text, and with relations those, too. `settings` are the threshold, whether entities never
+/// overlap, and whether one may have several labels.
 fn extract(
     ruby: &Ruby,
     this: &RbGliner,
     texts: RArray,
     labels: Vec<String>,
     settings: (f64, bool, bool),
+    relations: Option<Relations>,
 ) -> Result<RArray, Error> {
     let model = this.model.get(ruby)?;
     let (threshold, flat, multi_label) = settings;
@@ -164,23 +173,54 @@ fn extract(
         flat,
         multi_label,
     };
+    let query = relations.map(|(names, threshold, adjacency_threshold)| RelationQuery {
+        names,
+        threshold: threshold as f32,
+        adjacency_threshold: adjacency_threshold as f32,
+    });
     let lists = ruby.ary_new_capa(texts.len());
     model::in_slices(
         ruby,
         texts,
         Slice::Tag.size(),
-        |slice, _, cancel| model.extract(slice, &labels, &options, cancel),
+        |slice, _, cancel| model.extract(slice, &labels, query.as_ref(), &options, cancel),
         |found, _| {
-            found.iter().try_for_each(|entities| {
-                let list = ruby.ary_new_capa(entities.len());
-                for entity in entities {
-                    list.push(entity_hash(ruby, entity, &labels)?)?;
+            found.iter().try_for_each(|one| {
+                let entities = ruby.ary_new_capa(one.entities.len());
+                for entity in &one.entities {
+                    entities.push(entity_hash(ruby, entity, &labels)?)?;
                 }
-                lists.push(list)
+                match &query {
+                    Some(query) => lists.push(related_hash(ruby, one, entities, query)?),
+                    None => lists.push(entities),
+                }
             })
         },
     )?;
     Ok(lists)
+}
+
+fn related_hash(
+    ruby: &Ruby,
+    found: &Found,
+    entities: RArray,
+    query: &RelationQuery,
+) -> Result<RHash, Error> {
+    let relations = ruby.ary_new_capa(found.related.len());
+    for related in &found.related {
+        let hash = ruby.hash_new();
+        let name = query.names.get(related.relation).map(String::as_str);
+        hash.aset(ruby.to_symbol("relation"), name.unwrap_or_default())?;
+        hash.aset(ruby.to_symbol("score"), f64::from(related.score))?;
+        for (key, at) in [("head", related.head), ("tail", related.tail)] {
+            hash.aset(ruby.to_symbol(key), entities.entry::<Value>(at as isize)?)?;
+        }
+        relations.push(hash)?;
+    }
+    let hash = ruby.hash_new();
+    hash.aset(ruby.to_symbol("entities"), entities)?;
+    hash.aset(ruby.to_symbol("relations"), relations)?;
+    Ok(hash)
 }
 
 fn entity_hash(ruby: &Ruby, entity: &Extracted, labels: &[String]) -> Result<RHash, Error> {
@@ -201,7 +241,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .singleton_class()?
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_limits", method!(limits, 0))?;
-    class.define_private_method("_extract", method!(extract, 3))?;
+    class.define_private_method("_extract", method!(extract, 4))?;
+    class.define_private_method("_relates", method!(relates, 0))?;
     class.define_private_method("_takes_schema", method!(takes_schema, 0))?;
     class.define_private_method("_words", method!(words, 1))?;
     class.define_private_method("_extract_schema", method!(extract_schema, 3))?;

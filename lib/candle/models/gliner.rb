@@ -5,7 +5,8 @@ Candle::Native.complete(:GLiNER)
 module Candle
   # Entities of any kind, by labels that a call names: "person", "order number", "side effect". Loads GLiNER checkpoints
   # with span and token heads, with one encoder for texts and labels or one for each, and GLiNER2 checkpoints, which
-  # also take schemas: entities, structures, relations and labels of the whole text in one forward pass.
+  # also take schemas: entities, structures, relations and labels of the whole text in one forward pass. The relex
+  # checkpoints of GLiNER find entities and their relations at once.
   #
   # @example
   #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner")
@@ -37,6 +38,11 @@ module Candle
     #   - `classifications:` names with labels, or with
     #     `{labels:, multi_label:, threshold:, top_k:, activation:, prompt:, examples:}`
     #   - `entity_attributes:` names with `{labels:, multi_label:, threshold:, applies_to:, qualify_labels:}`
+    # @param relations [Array<String, Symbol>, String, Symbol, nil] kinds of relations between the entities, in plain
+    #   words, for a relex checkpoint
+    # @param relation_threshold [Float, nil] leave out relations whose score is not above this; nil is `threshold`
+    # @param adjacency_threshold [Float, nil] leave out pairs of entities that have less to do with each other; nil is
+    #   `threshold`
     # @param threshold [Float] leave out what has a lower score. A checkpoint that takes labels only leaves out equal
     #   scores, too
     # @param flat [Boolean] whether entities never overlap: the one with the higher score stays. Otherwise one may lie
@@ -50,20 +56,27 @@ module Candle
     # @param window_overlap [Integer] how many words neighbouring windows share
     # @return [Array<Hash>, Array<Array<Hash>>] by labels `{text:, label:, score:, start:, end:}` in the order of the
     #   text, with character offsets, end excluded. One list for a String, one per text for an Array
+    # @return [Hash, Array<Hash>] with `relations:` a Hash for each text: `entities:` as above, and `relations:` with
+    #   `{relation:, score:, head:, tail:}`, whose head and tail are entities
     # @return [Hash, Array<Hash>] by a schema a Hash with the keys of the schema: `entities:` and `structures:` have
     #   values `{text:, score:, start:, end:}` by name (choices have no offsets), `relations:` lists of
     #   `{head:, tail:}`, `classifications:` one `{label:, score:}` or a list. The model reads a text without closing
     #   punctuation with a full stop, which may belong to a value
     # @raise [InvalidInputError] for what isn't a text, for no labels, and for labels that leave no room for the text
-    # @raise [UnsupportedModelError] for a schema and a checkpoint that takes none
-    def extract(input, labels: nil, schema: nil, threshold: 0.5, flat: true, multi_label: false, overlap: :best,
-                window: nil, window_overlap: SchemaExtraction::SHARED)
+    # @raise [UnsupportedModelError] for a schema and a checkpoint that takes none, and for relations and a checkpoint
+    #   without a head for them
+    def extract(input, labels: nil, schema: nil, relations: nil, threshold: 0.5, relation_threshold: nil,
+                adjacency_threshold: nil, flat: true, multi_label: false, overlap: :best, window: nil,
+                window_overlap: SchemaExtraction::SHARED)
       texts, single = Arguments.texts(input)
       least = Arguments.fraction(threshold, "threshold")
       lists = if NilClass === schema
-                by_labels(texts, Arguments.labels(labels), least, flat ? true : false, multi_label ? true : false)
+                asked = related_names(relations, relation_threshold || least, adjacency_threshold || least)
+                by_labels(texts, Arguments.labels(labels), [least, flat ? true : false, multi_label ? true : false],
+                          asked)
               else
                 raise ArgumentError, "pass labels: or schema:, not both" unless NilClass === labels
+                raise ArgumentError, "relations: belong to labels:, not schema:" unless NilClass === relations
 
                 size = window_words(window, window_overlap)
                 by_schema(texts, ExtractionSchema.new(schema), least, overlap_policy(overlap), size)
@@ -106,7 +119,8 @@ module Candle
 
     # The relations of a text's entities, by a checkpoint that was trained for it, such as gliner-multitask. Entities
     # are found first, and then what each of them stands in a relation to. A GLiNER2 checkpoint finds pairs at once, and
-    # needs neither entities nor a prompt; the score is the lower one of the two.
+    # needs neither entities nor a prompt; the score is the lower one of the two. A relex checkpoint finds both at once,
+    # by its own head, and needs no prompt; {#extract} says more of what it finds.
     #
     # @example
     #   gliner = Candle::GLiNER.from_pretrained("spec/fixtures/tiny/gliner")
@@ -128,6 +142,11 @@ module Candle
       kinds = Arguments.labels(relations)
       if _takes_schema
         lists = pairs_by_schema(texts, kinds, Arguments.fraction(threshold, "threshold"))
+        return single ? lists.first : lists
+      end
+
+      if _relates
+        lists = pairs_by_head(texts, kinds, entities, threshold, entity_threshold)
         return single ? lists.first : lists
       end
 
@@ -182,9 +201,19 @@ module Candle
       extract("a", labels: ["a"])
     end
 
-    def by_labels(texts, names, threshold, flat, multi_label)
-      return _extract(texts, names, [threshold, flat, multi_label]) unless _takes_schema
+    # @return [Array(Array<String>, Float, Float), nil] names, and the least scores of relations and of pairs
+    def related_names(relations, threshold, adjacency_threshold)
+      return if NilClass === relations
 
+      [Arguments.labels(relations), Arguments.fraction(threshold, "relation_threshold"),
+       Arguments.fraction(adjacency_threshold, "adjacency_threshold")]
+    end
+
+    def by_labels(texts, names, settings, related)
+      return _extract(texts, names, settings, related) unless _takes_schema
+      raise UnsupportedModelError, "a GLiNER2 checkpoint finds relations by schema: { relations: [...] }" if related
+
+      threshold, flat, multi_label = settings
       found = by_schema(texts, ExtractionSchema.new({ entities: names }), threshold, :allow, nil)
       found.zip(texts).map do |result, text|
         entities = result[:entities].flat_map do |label, spans|
@@ -238,6 +267,19 @@ module Candle
             { source: source[:text], relation: relation, target: target[:text],
               score: [source, target].map { |span| span[:score] }.min, start: target[:start], end: target[:end] }
           end
+        end
+        pairs.sort_by.with_index { |pair, index| [pair[:start], index] }
+      end
+    end
+
+    def pairs_by_head(texts, kinds, entities, threshold, entity_threshold)
+      found = extract(texts, labels: entities, relations: kinds, threshold: entity_threshold,
+                             relation_threshold: threshold)
+      found.map do |one|
+        pairs = one[:relations].map do |related|
+          source, target = related.values_at(:head, :tail)
+          { source: source[:text], relation: related[:relation], target: target[:text], score: related[:score],
+            start: target[:start], end: target[:end] }
         end
         pairs.sort_by.with_index { |pair, index| [pair[:start], index] }
       end

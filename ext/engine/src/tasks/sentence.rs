@@ -72,6 +72,8 @@ pub struct Dense {
 pub enum Step {
     Dense(Box<Dense>),
     LayerNorm(Norm, usize),
+    /// Another one, of the vector with length 1.
+    OfUnit(Box<Step>),
 }
 
 impl Step {
@@ -79,6 +81,7 @@ impl Step {
         match self {
             Self::Dense(dense) => dense.linear.inputs(),
             Self::LayerNorm(_, width) => *width,
+            Self::OfUnit(step) => step.inputs(),
         }
     }
 
@@ -86,6 +89,7 @@ impl Step {
         match self {
             Self::Dense(dense) => dense.linear.outputs(),
             Self::LayerNorm(_, width) => *width,
+            Self::OfUnit(step) => step.outputs(),
         }
     }
 
@@ -93,6 +97,7 @@ impl Step {
         match self {
             Self::Dense(dense) => dense.forward(x),
             Self::LayerNorm(norm, _) => norm.forward(&x.to_dtype(DType::F32)?),
+            Self::OfUnit(step) => step.forward(&kernels::l2_normalize(&x.to_dtype(DType::F32)?)?),
         }
     }
 
@@ -100,6 +105,7 @@ impl Step {
         match self {
             Self::Dense(dense) => dense.list(inventory),
             Self::LayerNorm(norm, _) => inventory.add_norm(norm),
+            Self::OfUnit(step) => step.list(inventory),
         }
     }
 }
@@ -235,11 +241,14 @@ impl SentenceFiles {
             "Pooling" => self.read_pooling(&config()?)?,
             "Normalize" => self.normalize = Some(true),
             "Dropout" => {}
-            "LayerNorm" => self.steps.push(layer_norm(files, folder, device, cancel)?),
+            "LayerNorm" => {
+                let norm = layer_norm(files, folder, device, cancel)?;
+                self.add_step(norm);
+            }
             "Dense" => {
                 let dense = Dense::read(files, folder, (device, dtype), cancel)?;
                 match reads(&config()?)? {
-                    Reads::Sentence => self.steps.push(Step::Dense(Box::new(dense))),
+                    Reads::Sentence => self.add_step(Step::Dense(Box::new(dense))),
                     Reads::Tokens => self.token_modules.push(TokenModule::Dense(Box::new(dense))),
                 }
             }
@@ -253,6 +262,16 @@ impl SentenceFiles {
             }
         }
         Ok(())
+    }
+
+    /// A step behind a Normalize module reads what that gives, and its own result is not normalized.
+    fn add_step(&mut self, step: Step) {
+        if self.normalize == Some(true) {
+            self.normalize = Some(false);
+            self.steps.push(Step::OfUnit(Box::new(step)));
+        } else {
+            self.steps.push(step);
+        }
     }
 
     fn read_pooling(&mut self, config: &RawConfig) -> Result<()> {

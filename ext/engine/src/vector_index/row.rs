@@ -161,6 +161,8 @@ fn numbers(bytes: &[u8]) -> Vec<f32> {
 pub enum Query<'a> {
     /// Little-endian numbers.
     F32 { vector: Cow<'a, [u8]>, length: f32 },
+    /// Signed bytes, as a row is.
+    Row { row: &'a [u8], length: f32 },
     /// With more steps than a row's, as many as sums of products leave room for.
     Int8 { vector: Vec<i16>, length: f32 },
     Binary {
@@ -202,8 +204,8 @@ impl<'a> Query<'a> {
             }
         }
         Ok(match (row_type, given) {
-            (RowType::Int8, Given::Row(row)) => Self::Int8 {
-                vector: row.iter().map(|&value| i16::from(value as i8)).collect(),
+            (RowType::Int8, Given::Row(row)) => Self::Row {
+                row,
                 length: int8_length(row),
             },
             (RowType::Int8, Given::Numbers(numbers)) => {
@@ -249,6 +251,15 @@ impl<'a> Query<'a> {
                     .map(|((row, &other), dot)| f32_cosine(dot, (row, other), (vector, *length)))
                     .collect())
             }
+            Self::Row { row, .. } => {
+                let mut scores = Vec::with_capacity(rows.len() / row.len());
+                let parts = rows.chunks(AT_ONCE * row.len());
+                for (part, lengths) in parts.zip(lengths.chunks(AT_ONCE)) {
+                    let part: Vec<&[u8]> = part.chunks_exact(row.len()).collect();
+                    self.scattered_scores(&part, lengths, &mut scores)?;
+                }
+                Ok(scores)
+            }
             Self::Int8 { vector, length } => {
                 let mut dots = vec![0; rows.len() / vector.len()];
                 similarity::byte_dots(rows, vector, &mut dots)?;
@@ -287,6 +298,12 @@ impl<'a> Query<'a> {
                         f32_cosine(dot, (row, other), (vector, *length))
                     }),
                 );
+            }
+            Self::Row { row, length } => {
+                let mut dots = [0; AT_ONCE];
+                similarity::scattered_row_dots(rows, row, &mut dots)?;
+                let pairs = dots.iter().zip(lengths);
+                scores.extend(pairs.map(|(&dot, other)| cosine(dot as f32, length * other)));
             }
             Self::Int8 { vector, length } => {
                 let mut dots = [0; AT_ONCE];
@@ -362,10 +379,7 @@ impl<'a> Rows<'a> {
                 length,
             },
             RowType::F32 => Query::of_numbers(bytes, &numbers(bytes))?,
-            RowType::Int8 => Query::Int8 {
-                vector: bytes.iter().map(|&value| i16::from(value as i8)).collect(),
-                length,
-            },
+            RowType::Int8 => Query::Row { row: bytes, length },
             RowType::Binary => Query::Binary {
                 bits: bytes.into(),
                 dimension: self.dimension,

@@ -140,7 +140,20 @@ fn pages_are_those_of_the_python_processors_byte_by_byte() {
             let image = computed(size[0] as usize, size[1] as usize);
             let view = processor.process(&image, &CancelToken::new()).unwrap();
             let found = [view.width as u32, view.height as u32];
-            if found[..] != wanted[..] || case["hash"] != hash(&view, &mean, &deviation) {
+            let differs = match case["values"].as_array() {
+                // Numbers that nothing rounds.
+                Some(values) => {
+                    let found = view
+                        .values
+                        .iter()
+                        .step_by(97)
+                        .map(|value| f64::from(*value));
+                    let mut pairs = found.zip(values.iter().map(|value| value.as_f64().unwrap()));
+                    pairs.any(|(found, wanted)| (found - wanted).abs() > 1e-4 + 1e-5 * wanted.abs())
+                }
+                None => case["hash"] != hash(&view, &mean, &deviation),
+            };
+            if found[..] != wanted[..] || differs {
                 failures.push(format!("{name} {size:?}: {found:?} {wanted:?}"));
             }
         }

@@ -14,6 +14,9 @@ const CHAINS: usize = 4;
 /// Bytes of a row elsewhere that are asked for while the row before it is read.
 const FETCHED: usize = 512;
 
+/// How many rows of bytes ahead are asked for: they are short, and each lies elsewhere.
+const AHEAD: usize = 4;
+
 /// The product of `vector` with each row; both are little-endian f32.
 pub fn dots(rows: &[u8], vector: &[u8], out: &mut [f32]) -> Result<()> {
     let isa = Isa::current()?;
@@ -51,6 +54,23 @@ pub fn scattered_byte_dots(rows: &[&[u8]], vector: &[i16], out: &mut [i32]) -> R
     Ok(())
 }
 
+/// The product of `vector` with each row, all of signed bytes, with rows that lie anywhere; sums must fit an i32.
+pub fn scattered_row_dots(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) -> Result<()> {
+    let isa = Isa::current()?;
+    if rows.iter().any(|row| row.len() != vector.len()) {
+        return Err(Error::Internal("rows are as long as a vector".to_owned()));
+    }
+    // SAFETY: every row is as long as `vector`, and an `Isa` comes from detection.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => row_dots_vnni(rows, vector, out),
+            _ => scattered_row_dots_on(isa, rows, vector, out),
+        }
+    }
+    Ok(())
+}
+
 /// How many bits of `vector` differ from those of each row.
 pub fn bit_differences(rows: &[u8], vector: &[u8], out: &mut [i32]) -> Result<()> {
     let isa = Isa::current()?;
@@ -83,6 +103,12 @@ dispatched! {
     /// # Safety
     /// None beyond the instruction set.
     unsafe fn scattered_byte_dots_on(rows: &[&[u8]], vector: &[i16], out: &mut [i32]) = scattered_byte_dots_with
+}
+
+dispatched! {
+    /// # Safety
+    /// None beyond the instruction set.
+    unsafe fn scattered_row_dots_on(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) = scattered_row_dots_with
 }
 
 dispatched! {
@@ -127,12 +153,65 @@ unsafe fn scattered_dots_with<S: Simd>(rows: &[&[u8]], vector: &[u8], out: &mut 
 
 #[inline(always)]
 unsafe fn scattered_byte_dots_with<S: Simd>(rows: &[&[u8]], vector: &[i16], out: &mut [i32]) {
+    // SAFETY: the caller has the instruction set, and asking for rows' lines touches nothing.
+    unsafe { fetch_first::<S>(rows) };
     for (at, (row, sum)) in rows.iter().zip(out).enumerate() {
-        if let Some(next) = rows.get(at + 1) {
-            // SAFETY: the caller has the instruction set, and asking for a row's lines touches nothing.
-            unsafe { fetch::<S>(next) };
-        }
+        // SAFETY: as above.
+        unsafe { fetch_ahead::<S>(rows, at) };
         *sum = byte_dot(row, vector);
+    }
+}
+
+#[inline(always)]
+unsafe fn scattered_row_dots_with<S: Simd>(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) {
+    // SAFETY: the caller has the instruction set, and asking for rows' lines touches nothing.
+    unsafe { fetch_first::<S>(rows) };
+    for (at, (row, sum)) in rows.iter().zip(out).enumerate() {
+        // SAFETY: as above.
+        unsafe { fetch_ahead::<S>(rows, at) };
+        *sum = signed_dot(row, vector);
+    }
+}
+
+/// With 128 added to every byte of a row, which makes it an unsigned one, and taken from the sums again.
+///
+/// # Safety
+/// Every row is as long as `vector`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn row_dots_vnni(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) {
+    use super::simd::Avx512;
+    use std::arch::x86_64::*;
+
+    let added: i32 = vector
+        .iter()
+        .map(|&value| 128 * i32::from(value as i8))
+        .sum();
+    let whole = vector.len() / 64 * 64;
+    let rest = (1u64 << (vector.len() - whole)) - 1;
+    // SAFETY: every load ends within `vector`, and so within a row; masked ones touch what is within alone. Asking
+    // for rows' lines touches nothing.
+    unsafe {
+        let flip = _mm512_set1_epi8(-128);
+        fetch_first::<Avx512>(rows);
+        for (at, (row, sum)) in rows.iter().zip(out).enumerate() {
+            fetch_ahead::<Avx512>(rows, at);
+            let mut sums = [_mm512_setzero_si512(); 2];
+            for (chain, place) in (0..whole).step_by(64).enumerate() {
+                let part = _mm512_loadu_si512(row.as_ptr().add(place).cast());
+                let other = _mm512_loadu_si512(vector.as_ptr().add(place).cast());
+                let part = _mm512_xor_si512(part, flip);
+                sums[chain % 2] = _mm512_dpbusd_epi32(sums[chain % 2], part, other);
+            }
+            if rest != 0 {
+                let part = _mm512_maskz_loadu_epi8(rest, row.as_ptr().add(whole).cast());
+                let other = _mm512_maskz_loadu_epi8(rest, vector.as_ptr().add(whole).cast());
+                let part = _mm512_xor_si512(part, flip);
+                sums[0] = _mm512_dpbusd_epi32(sums[0], part, other);
+            }
+            let total = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
+            *sum = total.wrapping_sub(added);
+        }
     }
 }
 
@@ -145,6 +224,23 @@ unsafe fn scattered_bit_differences_with<S: Simd>(rows: &[&[u8]], vector: &[u8],
             unsafe { fetch::<S>(next) };
         }
         *sum = bit_difference(row, words, rest);
+    }
+}
+
+/// Asks for the rows that are read before any that `fetch_ahead` asks for.
+#[inline(always)]
+unsafe fn fetch_first<S: Simd>(rows: &[&[u8]]) {
+    for row in rows.iter().take(AHEAD) {
+        // SAFETY: the caller has the instruction set.
+        unsafe { fetch::<S>(row) };
+    }
+}
+
+#[inline(always)]
+unsafe fn fetch_ahead<S: Simd>(rows: &[&[u8]], at: usize) {
+    if let Some(row) = rows.get(at + AHEAD) {
+        // SAFETY: the caller has the instruction set.
+        unsafe { fetch::<S>(row) };
     }
 }
 
@@ -204,6 +300,15 @@ fn byte_dot(row: &[u8], vector: &[i16]) -> i32 {
     let mut total = 0;
     for (&a, &b) in row.iter().zip(vector) {
         total += i32::from(a as i8) * i32::from(b);
+    }
+    total
+}
+
+#[inline(always)]
+fn signed_dot(row: &[u8], vector: &[u8]) -> i32 {
+    let mut total = 0;
+    for (&a, &b) in row.iter().zip(vector) {
+        total += i32::from(a as i8) * i32::from(b as i8);
     }
     total
 }
@@ -295,6 +400,14 @@ mod tests {
                     dots.reverse();
                     bits.reverse();
                     assert_eq!((&dots, &bits), (&found, &differing));
+                    scattered_row_dots(&scattered, &packed[..width], &mut dots).unwrap();
+                    for (row, dot) in scattered.iter().zip(&dots) {
+                        let pairs = row.iter().zip(&packed);
+                        let products =
+                            pairs.map(|(&a, &b)| i32::from(a as i8) * i32::from(b as i8));
+                        assert_eq!(*dot, products.sum::<i32>(), "{}", isa.name());
+                    }
+                    assert!(scattered_row_dots(&[&packed[1..]], &packed, &mut dots).is_err());
                     for (place, row) in packed.chunks(width).enumerate() {
                         let want: i32 = row
                             .iter()

@@ -54,10 +54,7 @@ impl Attention {
     ) -> Result<Self> {
         let shape = config.attention_shape();
         let scores = match relative {
-            RelativePositions::Disentangled(positions) => {
-                1 + usize::from(positions.config.from_query)
-                    + usize::from(positions.config.from_key)
-            }
+            RelativePositions::Disentangled(positions) => positions.config.scores(),
             _ => 1,
         };
         let usual = 1.0 / ((config.head_size * scores) as f32).sqrt();
@@ -80,8 +77,8 @@ impl Attention {
         };
         Ok(Self {
             qkv: parameters.qkv(number, &shape, config.qkv, Join::Dense)?,
-            query_norm: norm(Part::QueryNorm, &[shape.width()])?,
-            key_norm: norm(Part::KeyNorm, &[shape.key_width()])?,
+            query_norm: norm(Part::QueryNorm, &[shape.width(), shape.head_size])?,
+            key_norm: norm(Part::KeyNorm, &[shape.key_width(), shape.head_size])?,
             disentangled,
             gate: PositionGate::load(&shape, parameters, number)?,
             sees_all,
@@ -303,8 +300,11 @@ fn convolved(v: &Tensor, factors: &Tensor, spans: &Spans<'_>) -> Result<Tensor> 
 /// Over all heads together (Jina code).
 fn normed(norm: &Option<Norm>, x: Tensor) -> Result<Tensor> {
     let Some(norm) = norm else { return Ok(x) };
-    let shape = x.dims3()?;
-    Ok(norm.forward(&x.flatten_from(1)?)?.reshape(shape)?)
+    let (tokens, heads, size) = x.dims3()?;
+    // Of all heads at once, or of each.
+    let width = norm.width();
+    let rows = x.reshape((tokens * heads * size / width, width))?;
+    Ok(norm.forward(&rows)?.reshape((tokens, heads, size))?)
 }
 
 /// What weighs the bias of distances for each token and head (WavLM).

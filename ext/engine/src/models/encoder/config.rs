@@ -44,6 +44,8 @@ pub struct EncoderConfig {
 /// What only some families have.
 #[derive(Clone, Debug, Default)]
 pub struct Mechanisms {
+    /// Layers that share a number (ALBERT).
+    pub sublayers: Option<usize>,
     pub mixer: Mixer,
     /// Fewer than the attention heads, where several share a key and a value.
     pub kv_head_count: Option<usize>,
@@ -226,6 +228,11 @@ impl EncoderConfig {
     /// Of the norms inside layers.
     pub fn layer_norm(&self) -> NormConfig {
         self.mechanisms.layer_norm.unwrap_or(self.norm)
+    }
+
+    /// How many layers share a number in the names of tensors.
+    pub fn sublayers(&self) -> usize {
+        self.mechanisms.sublayers.unwrap_or(1)
     }
 
     /// How many layers have weights of their own.

@@ -284,6 +284,12 @@ impl Embeddings {
 
     fn position_ids(&self, sequences: &PackedSequences) -> Vec<u32> {
         let Counting { first, padding } = self.counting;
+        if let Some(positions) = sequences.positions() {
+            return positions
+                .iter()
+                .map(|at| at.saturating_add(first))
+                .collect();
+        }
         let mut positions = Vec::with_capacity(sequences.tokens());
         for range in sequences.ranges() {
             if padding.is_none() {

@@ -88,6 +88,12 @@ impl Encoder {
             None
         };
         let inner = second_dense.as_ref().map_or(inner, Linear::outputs);
+        let residual = if kind == HeadKind::Question {
+            parameters.optional_linear(Part::QuestionSecond, inner)?
+        } else {
+            None
+        };
+        let inner = residual.as_ref().map_or(inner, Linear::outputs);
         let output = if masked {
             self.masked_output(&parameters)?
         } else {
@@ -98,6 +104,7 @@ impl Encoder {
             norm: parameters.optional_norm(wanted.norm, &[inner], config.norm)?,
             dense,
             second_dense,
+            residual,
             activation: wanted.activation,
             last: match kind {
                 HeadKind::Sequence => config.heads_on_top.sequence_last,

@@ -336,6 +336,7 @@ mod tests {
             }
             let table = QuantizedTensor {
                 kind: BlockType::Q8_0,
+                order: None,
                 shape: dense.dims().to_vec(),
                 bytes: Bytes::unpacked(bytes),
             };

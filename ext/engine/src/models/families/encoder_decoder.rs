@@ -70,6 +70,9 @@ pub fn bart_stacks(raw: &RawConfig, usual: &BartLike) -> Result<(EncoderConfig, 
 
 /// The decoder of a model that reads images, with the names of its tensors.
 pub fn reading_decoder(raw: &RawConfig) -> Result<(DecoderShape, Names)> {
+    if is_type(raw, &["pix2struct_text_model"]) {
+        return patches_decoder(raw);
+    }
     let learned = Positions::LearnedFrom { first: 2 };
     let (family, norm_placement) = match raw.model_type()? {
         Some("trocr") => ("trocr", NormPlacement::Post),
@@ -118,12 +121,39 @@ pub fn reading_decoder(raw: &RawConfig) -> Result<(DecoderShape, Names)> {
         stack,
         vocab_size,
         output_scale: 1.0,
+        few_rows: false,
     };
     let names = Names {
         head: "lm_head|output_projection",
         ..BART_DECODER
     };
     Ok((shape, names))
+}
+
+/// Pix2Struct's, which is T5's.
+fn patches_decoder(raw: &RawConfig) -> Result<(DecoderShape, Names)> {
+    let raw = raw.clone().with_defaults(json!({
+        "vocab_size": 50_244, "hidden_size": 768, "d_kv": 64, "num_layers": 12, "num_heads": 12,
+        "dense_act_fn": "gelu_new",
+    }));
+    let layers = raw.usize_in("num_layers", LAYERS)?;
+    let form = format!("gated-{}", raw.string("dense_act_fn")?);
+    let raw = raw.clone().with(json!({
+        "d_model": raw.usize_in("hidden_size", WIDTH)?, "feed_forward_proj": form,
+    }));
+    let stack = t5_stack(&raw, layers, AttentionKind::Causal)?;
+    let checked = stack.check();
+    checked.map_err(|reason| Error::corrupt(raw.file(), reason))?;
+    let shape = DecoderShape {
+        stack: EncoderConfig {
+            family: "pix2struct",
+            ..stack
+        },
+        vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
+        output_scale: 1.0,
+        few_rows: false,
+    };
+    Ok((shape, PIX2STRUCT_DECODER))
 }
 
 /// T5's encoder, alone or beside its decoder.

@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 
-use crate::models::convolutional::Windows;
 use crate::models::modules::{Convolution, Modules};
+use crate::models::swin::Windows;
 use crate::models::towers::scores::{mixed, Scores};
 use crate::nn::feature_map::FeatureMap;
 use crate::nn::{elementwise, Conv2d, Epilogue, Inventory, Linear, Norm};

@@ -20,8 +20,9 @@ use super::decode::{self, Candidate, Overlaps};
 use super::files::{ExtractConfig, SpanMode};
 use super::head::{self, SpanHead, TokenHead};
 use super::labels::LabelEncoder;
+use super::relations::{Judged, Least, Pair, RelationHead};
 use super::windows;
-use super::{ExtractOptions, Extracted};
+use super::{ExtractOptions, Extracted, Found, Related, RelationQuery};
 use crate::tasks::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
 
 /// Where the tensors of the text's encoder are.
@@ -35,6 +36,7 @@ pub struct LabelExtractor {
     head: Head,
     /// Of labels, where they aren't read together with the text.
     labels: Option<LabelEncoder>,
+    relations: Option<RelationHead>,
     around: Around,
 }
 
@@ -83,9 +85,19 @@ struct Window {
     text: usize,
     number: usize,
     words: Range<usize>,
-    /// Where its labels and words stand among its tokens.
+    /// Where its labels, relations and words stand among its tokens.
     places: Vec<usize>,
 }
+
+/// The tokens before a text, and where each label and then each relation stands among them.
+struct Prompt {
+    ids: Vec<u32>,
+    places: Vec<usize>,
+    labels: usize,
+}
+
+/// What a window says: spans above the threshold with its number, and what its relations are made of.
+type Candidates = (Vec<(usize, Candidate)>, Option<Judged>);
 
 impl LabelExtractor {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
@@ -101,11 +113,13 @@ impl LabelExtractor {
             layers => Some(Lstm::read(source.as_ref(), "rnn.lstm.", layers, target.1)?),
         };
         let head = match config.mode {
-            SpanMode::Tokens if config.represents_spans => Head::Tokens(
-                Box::new(TokenHead::read(target)?),
-                Some(Box::new(SpanHead::read(target, SpanMode::MarkerV0, false)?)),
-            ),
-            SpanMode::Tokens => Head::Tokens(Box::new(TokenHead::read(target)?), None),
+            SpanMode::Tokens if config.represents_spans || config.relations.is_some() => {
+                Head::Tokens(
+                    Box::new(TokenHead::read(target, config.relations.is_some())?),
+                    Some(Box::new(SpanHead::read(target, SpanMode::MarkerV0, false)?)),
+                )
+            }
+            SpanMode::Tokens => Head::Tokens(Box::new(TokenHead::read(target, false)?), None),
             mode => Head::Spans(Box::new(SpanHead::read(target, mode, true)?)),
         };
         let labels = match &config.labels {
@@ -118,7 +132,12 @@ impl LabelExtractor {
             )?),
             None => None,
         };
+        let relations = match &config.relations {
+            Some(relations) => Some(RelationHead::read(target, relations, config.mode)?),
+            None => None,
+        };
         let inventory = &mut loaded.info.inventory;
+        relations.iter().try_for_each(|head| head.list(inventory))?;
         match &head {
             Head::Spans(head) => head.list(inventory)?,
             Head::Tokens(head, spans) => {
@@ -144,6 +163,7 @@ impl LabelExtractor {
             lstm,
             head,
             labels,
+            relations,
             around,
         })
     }
@@ -161,6 +181,10 @@ impl LabelExtractor {
         self.loaded.batcher.stats.read()
     }
 
+    pub fn relates(&self) -> bool {
+        self.relations.is_some()
+    }
+
     /// Words that are read at once, and words of a span.
     pub fn limits(&self) -> (usize, usize) {
         (self.config.words, self.config.longest)
@@ -172,10 +196,16 @@ impl LabelExtractor {
         &self,
         texts: &[T],
         labels: &[String],
+        relations: Option<&RelationQuery>,
         options: &ExtractOptions,
         cancel: &CancelToken,
-    ) -> Result<Vec<Vec<Extracted>>> {
-        let prompt = self.prompt(labels, cancel)?;
+    ) -> Result<Vec<Found>> {
+        if relations.is_some() && self.relations.is_none() {
+            return Err(Error::UnsupportedModel(
+                "the checkpoint has no head for relations: load a GLiNER relex checkpoint, or call relations".to_owned(),
+            ));
+        }
+        let prompt = self.prompt(labels, relations, cancel)?;
         let of_labels = match &self.labels {
             Some(encoder) => Some(encoder.embed(labels, cancel)?),
             None => None,
@@ -185,79 +215,140 @@ impl LabelExtractor {
         let rows = self.rows(&windows, &tokens, cancel)?;
         let candidates = threads::map(&windows, |at, window| {
             cancel.check()?;
-            self.candidates(
-                window,
-                &rows[at],
-                of_labels.as_ref(),
-                labels.len(),
-                options.threshold,
-            )
+            let of_labels = match &of_labels {
+                Some(of_labels) => of_labels.clone(),
+                None => rows[at].narrow(0, 0, prompt.labels)?,
+            };
+            self.candidates(window, &rows[at], &of_labels, options.threshold)
         })?;
         let overlaps = Overlaps {
             nested: !options.flat,
             multi_label: options.multi_label,
         };
-        let mut found: Vec<Vec<Candidate>> = texts.iter().map(|_| Vec::new()).collect();
         let mut at = 0;
-        for (text, split) in splits.iter().enumerate() {
-            let count = windows[at..]
-                .iter()
-                .take_while(|window| window.text == text)
-                .count();
-            let ranges: Vec<Range<usize>> = windows[at..at + count]
-                .iter()
-                .map(|window| window.words.clone())
-                .collect();
-            for candidates in &candidates[at..at + count] {
-                found[text].extend(
-                    candidates
-                        .iter()
-                        .filter(|(number, one)| {
-                            windows::is_judged_in(
-                                &ranges,
-                                *number,
-                                one.first,
-                                one.last,
-                                split.words.len(),
-                            )
-                        })
-                        .map(|(_, one)| *one),
-                );
-            }
-            at += count;
-        }
-        let each = texts.iter().zip(&splits).zip(found);
-        Ok(each
-            .map(|((text, split), candidates)| {
-                let chosen = overlaps.choose(candidates);
-                chosen
-                    .iter()
-                    .map(|one| entity(text.as_ref(), split, one))
-                    .collect()
+        let each = texts.iter().zip(&splits).enumerate();
+        each.map(|(text, (characters, split))| {
+            let own = windows[at..].iter();
+            let own = at..at + own.take_while(|window| window.text == text).count();
+            at = own.end;
+            let (windows, candidates) = (&windows[own.clone()], &candidates[own]);
+            let chosen = overlaps.choose(judged(windows, candidates, split.words.len()));
+            let related = match relations {
+                Some(query) => self.related(windows, candidates, &chosen, query, cancel)?,
+                None => Vec::new(),
+            };
+            let entities = chosen.iter();
+            Ok(Found {
+                entities: entities
+                    .map(|one| entity(characters.as_ref(), split, one))
+                    .collect(),
+                related,
             })
-            .collect())
+        })
+        .collect()
     }
 
-    /// The tokens of the labels before a text, and where each label stands among them.
-    fn prompt(&self, labels: &[String], cancel: &CancelToken) -> Result<(Vec<u32>, Vec<usize>)> {
-        if self.labels.is_some() {
-            return Ok((Vec::new(), Vec::new()));
+    /// The relations of those entities that were chosen. One that several windows find has its highest score.
+    fn related(
+        &self,
+        windows: &[Window],
+        candidates: &[Candidates],
+        chosen: &[Candidate],
+        query: &RelationQuery,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Related>> {
+        let least = Least {
+            nearness: query.adjacency_threshold,
+            relation: query.threshold,
+        };
+        let mut found: Vec<Related> = Vec::new();
+        for (window, (_, judged)) in windows.iter().zip(candidates) {
+            let (Some(head), Some(judged)) = (&self.relations, judged) else {
+                continue;
+            };
+            let entity = |&(first, last): &(usize, usize)| {
+                let place = (first + window.words.start, last + window.words.start);
+                chosen.iter().position(|one| (one.first, one.last) == place)
+            };
+            let entities: Vec<Option<usize>> = judged.spans.iter().map(entity).collect();
+            let kept: Vec<usize> = (0..entities.len())
+                .filter(|&at| entities[at].is_some())
+                .collect();
+            let before = found.len();
+            for pair in head.related(judged, &kept, least, cancel)? {
+                self.loaded.info.check_numbers(&[pair.score])?;
+                let (Some(head), Some(tail)) = (entities[pair.head], entities[pair.tail]) else {
+                    continue;
+                };
+                let Pair {
+                    relation, score, ..
+                } = pair;
+                let known = found[..before]
+                    .iter_mut()
+                    .find(|one| (one.head, one.tail, one.relation) == (head, tail, relation));
+                match known {
+                    Some(one) => one.score = one.score.max(score),
+                    None => found.push(Related {
+                        head,
+                        tail,
+                        relation,
+                        score,
+                    }),
+                }
+            }
         }
-        let marker = self.ids(&self.config.marker, cancel)?;
-        let (mut ids, mut places) = (Vec::new(), Vec::new());
-        for label in labels {
-            let own = self.ids(label, cancel)?;
+        Ok(found)
+    }
+
+    /// The labels before a text, and the relations behind them where the model knows any.
+    fn prompt(
+        &self,
+        labels: &[String],
+        relations: Option<&RelationQuery>,
+        cancel: &CancelToken,
+    ) -> Result<Prompt> {
+        let mut prompt = Prompt {
+            ids: Vec::new(),
+            places: Vec::new(),
+            labels: labels.len(),
+        };
+        if self.labels.is_some() {
+            prompt.labels = 0;
+            return Ok(prompt);
+        }
+        let marker = (self.config.marker.as_str(), self.config.embeds_marker);
+        self.add_names(&mut prompt, labels, marker, cancel)?;
+        if let Some(config) = &self.config.relations {
+            let names = relations.map_or(&[][..], |query| &query.names);
+            let marker = (config.marker.as_str(), config.embeds_marker);
+            self.add_names(&mut prompt, names, marker, cancel)?;
+        }
+        Ok(prompt)
+    }
+
+    /// Names behind their marker each, and a separator behind all.
+    fn add_names(
+        &self,
+        prompt: &mut Prompt,
+        names: &[String],
+        (marker, embeds_marker): (&str, bool),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let marker = self.ids(marker, cancel)?;
+        for name in names {
+            let own = self.ids(name, cancel)?;
             if own.is_empty() {
                 return Err(Error::InvalidInput(format!(
-                    "the label {label:?} has no token: name it in words that the model reads"
+                    "the label {name:?} has no token: name it in words that the model reads"
                 )));
             }
-            places.push(ids.len() + usize::from(!self.config.embeds_marker) * marker.len());
-            ids.extend_from_slice(&marker);
-            ids.extend(own);
+            let before = usize::from(!embeds_marker) * marker.len();
+            prompt.places.push(prompt.ids.len() + before);
+            prompt.ids.extend_from_slice(&marker);
+            prompt.ids.extend(own);
         }
-        ids.extend(self.ids(&self.config.separator, cancel)?);
-        Ok((ids, places))
+        prompt.ids.extend(self.ids(&self.config.separator, cancel)?);
+        Ok(())
     }
 
     fn ids(&self, word: &str, cancel: &CancelToken) -> Result<Vec<u32>> {
@@ -290,12 +381,8 @@ impl LabelExtractor {
         Ok(Split { words, tokens })
     }
 
-    fn windows(
-        &self,
-        splits: &[Split],
-        (prompt, labels): &(Vec<u32>, Vec<usize>),
-    ) -> Result<(Vec<Window>, Vec<Tokens>)> {
-        let taken = self.around.count() + prompt.len();
+    fn windows(&self, splits: &[Split], prompt: &Prompt) -> Result<(Vec<Window>, Vec<Tokens>)> {
+        let taken = self.around.count() + prompt.ids.len();
         let room = self.loaded.max_length.saturating_sub(taken);
         if room == 0 {
             return Err(Error::InvalidInput(format!(
@@ -315,8 +402,9 @@ impl LabelExtractor {
             for (number, words) in cut.into_iter().enumerate() {
                 let mut ids = self.around.before.clone();
                 let first = ids.len();
-                let mut places: Vec<usize> = labels.iter().map(|&place| first + place).collect();
-                ids.extend_from_slice(prompt);
+                let given = prompt.places.iter();
+                let mut places: Vec<usize> = given.map(|&place| first + place).collect();
+                ids.extend_from_slice(&prompt.ids);
                 for own in &split.tokens[words.clone()] {
                     places.push(ids.len());
                     ids.extend_from_slice(&own[..own.len().min(room)]);
@@ -364,48 +452,77 @@ impl LabelExtractor {
         &self,
         window: &Window,
         rows: &Tensor,
-        of_labels: Option<&Tensor>,
-        labels: usize,
+        of_labels: &Tensor,
         threshold: f32,
-    ) -> Result<Vec<(usize, Candidate)>> {
+    ) -> Result<Candidates> {
         let own = window.places.len() - window.words.len();
         let words = rows.narrow(0, own, window.words.len())?;
         let words = match &self.lstm {
             Some(lstm) => lstm.forward(&words)?,
             None => words,
         };
-        let of_labels = match of_labels {
-            Some(of_labels) => of_labels.clone(),
-            None => rows.narrow(0, 0, own)?,
-        };
-        let found = match &self.head {
+        let labels = of_labels.dims2()?.0;
+        let (found, scores) = match &self.head {
             Head::Spans(head) => {
-                let logits = head.scores(&words, &of_labels)?.all(self.config.longest);
+                let scores = head.scores(&words, of_labels)?;
+                let logits = scores.all(self.config.longest);
                 for row in &logits {
                     self.loaded.info.check_numbers(row)?;
                 }
-                decode::of_spans(&logits, labels, threshold)
+                (decode::of_spans(&logits, labels, threshold), Some(scores))
             }
             Head::Tokens(head, spans) => {
-                let logits = head.scores(&words, &of_labels)?;
+                let logits = head.scores(&words, of_labels)?;
                 self.loaded.info.check_numbers(logits.as_flattened())?;
                 let found = decode::of_words(&logits, labels, threshold);
                 match spans {
-                    Some(spans) => judged_again(spans, &words, &of_labels, &found, threshold)?,
-                    None => found,
+                    Some(spans) if self.relations.is_some() => {
+                        (found, Some(spans.scores(&words, of_labels)?))
+                    }
+                    Some(spans) => {
+                        let found = judged_again(spans, &words, of_labels, &found, threshold)?;
+                        (found, None)
+                    }
+                    None => (found, None),
                 }
             }
+        };
+        let judged = match scores {
+            Some(scores) if self.relations.is_some() => {
+                let given = rows.narrow(0, 0, own)?;
+                let mut spans: Vec<_> = found.iter().map(|one| (one.first, one.last)).collect();
+                if let Head::Spans(_) = &self.head {
+                    spans.dedup();
+                }
+                Some(Judged {
+                    scores,
+                    relations: given.narrow(0, labels, own - labels)?,
+                    spans,
+                })
+            }
+            _ => None,
         };
         let in_text = |one: Candidate| Candidate {
             first: one.first + window.words.start,
             last: one.last + window.words.start,
             ..one
         };
-        Ok(found
+        let found = found
             .into_iter()
             .map(|one| (window.number, in_text(one)))
-            .collect())
+            .collect();
+        Ok((found, judged))
     }
+}
+
+/// Of the candidates of a text's windows those that are judged where they were found.
+fn judged(windows: &[Window], candidates: &[Candidates], words: usize) -> Vec<Candidate> {
+    let ranges: Vec<Range<usize>> = windows.iter().map(|window| window.words.clone()).collect();
+    let found = candidates.iter().flat_map(|(found, _)| found);
+    found
+        .filter(|(number, one)| windows::is_judged_in(&ranges, *number, one.first, one.last, words))
+        .map(|(_, one)| *one)
+        .collect()
 }
 
 /// The spans that words made, with the labels that they fit as a whole.

@@ -38,6 +38,45 @@ pub struct ExtractConfig {
     pub embeds_marker: bool,
     /// Whether spans that words make are judged once more as a whole.
     pub represents_spans: bool,
+    pub relations: Option<RelationConfig>,
+}
+
+/// How relations between entities are found.
+#[derive(Clone, Debug)]
+pub struct RelationConfig {
+    /// How pairs are chosen; `None` keeps all of them.
+    pub nearness: Option<Nearness>,
+    /// How a pair is compared with a relation; `None` means a head of its own.
+    pub triples: Option<Triples>,
+    /// What stands before each relation.
+    pub marker: String,
+    /// Whether the marker stands for its relation; else the token after it does.
+    pub embeds_marker: bool,
+}
+
+/// How near two entities are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nearness {
+    Dot,
+    Mlp,
+    Attention,
+    Bilinear,
+    Graph,
+    GraphAttention,
+}
+
+/// What a head, a relation and a tail say together, without weights of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Triples {
+    Unstructured,
+    Structure,
+    Translation,
+    Product,
+    Halves,
+    Sums,
+    Complex,
+    Quaternions,
+    Correlation,
 }
 
 /// More than any model has; beyond it a file is damaged.
@@ -103,6 +142,10 @@ impl ExtractConfig {
             separator: raw.opt_string("sep_token")?.unwrap_or("<<SEP>>").to_owned(),
             embeds_marker: raw.opt_bool("embed_ent_token")?.unwrap_or(true),
             represents_spans: raw.opt_bool("represent_spans")?.unwrap_or(false),
+            relations: match labels {
+                Some(_) => None,
+                None => relations(raw)?,
+            },
             labels,
         })
     }
@@ -133,6 +176,57 @@ fn mode(raw: &RawConfig) -> Result<SpanMode> {
     }
 }
 
+fn relations(raw: &RawConfig) -> Result<Option<RelationConfig>> {
+    let Some(layer) = raw.opt_string("relations_layer")? else {
+        return Ok(None);
+    };
+    let nearness = match layer.to_lowercase().as_str() {
+        "none" => None,
+        "dot" => Some(Nearness::Dot),
+        "mlp" => Some(Nearness::Mlp),
+        "attention" | "attn" => Some(Nearness::Attention),
+        "bilinear" => Some(Nearness::Bilinear),
+        "gcn" => Some(Nearness::Graph),
+        "gat" => Some(Nearness::GraphAttention),
+        _ => {
+            return Err(Error::unsupported(
+                raw.file(),
+                format!(
+                    "relations_layer {layer:?} is unsupported; known are dot, mlp, attention, bilinear, gcn, gat and \
+                     \"none\""
+                ),
+            ))
+        }
+    };
+    let triples = match raw.opt_string("triples_layer")? {
+        None => None,
+        Some("UM") => Some(Triples::Unstructured),
+        Some("SE") => Some(Triples::Structure),
+        Some("TransE") => Some(Triples::Translation),
+        Some("DistMult") => Some(Triples::Product),
+        Some("SimplE") => Some(Triples::Halves),
+        Some("DistMA") => Some(Triples::Sums),
+        Some("ComplEx") => Some(Triples::Complex),
+        Some("QuatE") => Some(Triples::Quaternions),
+        Some("HolE") => Some(Triples::Correlation),
+        Some(other) => {
+            return Err(Error::unsupported(
+                raw.file(),
+                format!(
+                    "triples_layer {other:?} is unsupported; known are UM, SE, TransE, DistMult, SimplE, DistMA, \
+                     ComplEx, QuatE and HolE"
+                ),
+            ))
+        }
+    };
+    Ok(Some(RelationConfig {
+        nearness,
+        triples,
+        marker: raw.opt_string("rel_token")?.unwrap_or("<<REL>>").to_owned(),
+        embeds_marker: raw.opt_bool("embed_rel_token")?.unwrap_or(true),
+    }))
+}
+
 /// Kinds of GLiNER that do more, or split texts by a program of their own.
 fn refuse_others(raw: &RawConfig) -> Result<()> {
     let is_set = |name: &str| {
@@ -141,7 +235,10 @@ fn refuse_others(raw: &RawConfig) -> Result<()> {
     };
     let reasons = [
         ("labels_decoder", "it writes labels by a decoder"),
-        ("relations_layer", "it also finds relations"),
+        (
+            "span_encoder_config",
+            "it reads the words once more before it judges spans",
+        ),
         ("fuse_layers", "it mixes the states of all layers"),
         (
             "precomputed_prompts_mode",
@@ -151,6 +248,15 @@ fn refuse_others(raw: &RawConfig) -> Result<()> {
     for (name, reason) in reasons {
         if is_set(name) {
             return Err(Error::unsupported(raw.file(), format!("{reason} ({name})")));
+        }
+    }
+    match raw.opt_string("subtoken_pooling")? {
+        None | Some("first") => {}
+        Some(other) => {
+            return Err(Error::unsupported(
+                raw.file(),
+                format!("subtoken_pooling {other:?} is unsupported; known is first"),
+            ))
         }
     }
     match raw.opt_string("words_splitter_type")? {
@@ -190,6 +296,9 @@ mod tests {
             r#"{"encoder_config": {}, "span_mode": "conv_max"}"#,
             r#"{"encoder_config": {}, "labels_decoder": "gpt2"}"#,
             r#"{"encoder_config": {}, "words_splitter_type": "spacy"}"#,
+            r#"{"encoder_config": {}, "relations_layer": "cosine"}"#,
+            r#"{"encoder_config": {}, "relations_layer": "dot", "triples_layer": "ConvE"}"#,
+            r#"{"encoder_config": {}, "subtoken_pooling": "mean"}"#,
             r#"{"model_name": "a/b"}"#,
             "{}",
         ] {

@@ -239,10 +239,13 @@ impl SpanScores {
         self.starts.len() / self.width.max(1)
     }
 
-    /// The logit of each label for the span from one word to another.
-    pub fn of(&self, first: usize, last: usize) -> Vec<f32> {
-        let row = |rows: &[f32], at: usize| rows[at * self.width..(at + 1) * self.width].to_vec();
-        let mut state = row(&self.starts, first);
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The state of the span from one word to another, before the last matrix.
+    pub fn state(&self, first: usize, last: usize) -> Vec<f32> {
+        let mut state = self.starts[first * self.width..(first + 1) * self.width].to_vec();
         let ends = &self.ends[last * self.width..(last + 1) * self.width];
         for (sum, end) in state.iter_mut().zip(ends) {
             *sum += end;
@@ -250,6 +253,12 @@ impl SpanScores {
                 *sum = sum.max(0.0);
             }
         }
+        state
+    }
+
+    /// The logit of each label for the span from one word to another.
+    pub fn of(&self, first: usize, last: usize) -> Vec<f32> {
+        let state = self.state(first, last);
         let keys = self
             .labels
             .chunks_exact(self.width.max(1))
@@ -271,6 +280,57 @@ impl SpanScores {
     }
 }
 
+/// Scores of two states with labels: both behind one matrix, a ReLU, and another matrix.
+#[derive(Debug)]
+pub struct PairHead {
+    from_first: Linear,
+    from_second: Linear,
+    /// The transpose of the last matrix, and its bias as a matrix of one row.
+    last: (Linear, Linear),
+}
+
+impl PairHead {
+    pub fn read(target: Target<'_>, name: &str) -> Result<Self> {
+        let joined = tensor(target, &format!("{name}.0.weight"))?;
+        let bias = tensor(target, &format!("{name}.0.bias"))?;
+        let weight = tensor(target, &format!("{name}.3.weight"))?;
+        let last_bias = tensor(target, &format!("{name}.3.bias"))?;
+        let ((inner, inputs), (outputs, last_inputs)) = (joined.dims2()?, weight.dims2()?);
+        let width = inputs / 2;
+        if inputs != 2 * width || last_inputs != inner || last_bias.dims() != [outputs] {
+            return Err(misfit(name));
+        }
+        let half = |at: usize, bias: Option<Tensor>| -> Result<Linear> {
+            Linear::new(joined.narrow(1, at * width, width)?.contiguous()?, bias)
+        };
+        Ok(Self {
+            from_first: half(0, None)?,
+            from_second: half(1, Some(bias))?,
+            last: (
+                Linear::new(weight.t()?.contiguous()?, None)?,
+                Linear::new(last_bias.reshape((1, outputs))?, None)?,
+            ),
+        })
+    }
+
+    pub fn linears(&self) -> [&Linear; 4] {
+        let (last, bias) = &self.last;
+        [&self.from_first, &self.from_second, last, bias]
+    }
+
+    /// `states` and `labels` are [rows, hidden]; [`SpanScores::of`] takes the numbers of two states.
+    pub fn scores(&self, states: &Tensor, labels: &Tensor) -> Result<SpanScores> {
+        Ok(SpanScores {
+            starts: values(&plain(&self.from_first, states)?)?,
+            ends: values(&plain(&self.from_second, states)?)?,
+            labels: values(&plain(&self.last.0, labels)?)?,
+            offsets: values(&plain(&self.last.1, labels)?)?,
+            width: self.from_first.outputs(),
+            positive: true,
+        })
+    }
+}
+
 /// In sixteen sums, which the compiler keeps in registers.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
@@ -289,6 +349,8 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// Scores of words: that a span of a label starts there, ends there, and goes on there.
 #[derive(Debug)]
 pub struct TokenHead {
+    /// Of labels, before all else.
+    before: Option<Mlp>,
     words: Linear,
     labels: Linear,
     from_words: Linear,
@@ -301,7 +363,8 @@ pub struct TokenHead {
 }
 
 impl TokenHead {
-    pub fn read(target: Target<'_>) -> Result<Self> {
+    /// `labelled`: labels have matrices of their own.
+    pub fn read(target: Target<'_>, labelled: bool) -> Result<Self> {
         let words = linear(target, "scorer.proj_token")?;
         let labels = linear(target, "scorer.proj_label")?;
         let joined = tensor(target, "scorer.out_mlp.0.weight")?;
@@ -318,6 +381,11 @@ impl TokenHead {
             Linear::new(joined.narrow(1, at * hidden, hidden)?.contiguous()?, bias)
         };
         Ok(Self {
+            before: if labelled {
+                Some(Mlp::read(target, "prompt_rep_layer")?)
+            } else {
+                None
+            },
             words,
             labels,
             from_words: part(0, None)?,
@@ -337,8 +405,10 @@ impl TokenHead {
             &self.from_labels,
             &self.from_products,
         ];
+        let before = self.before.iter().flat_map(Mlp::linears);
         linears
             .into_iter()
+            .chain(before)
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
@@ -351,7 +421,10 @@ impl TokenHead {
             Ok(x.narrow(1, at * hidden, hidden)?.contiguous()?)
         };
         let words = plain(&self.words, words)?;
-        let labels = plain(&self.labels, labels)?;
+        let labels = match &self.before {
+            Some(mlp) => plain(&self.labels, &mlp.forward(labels)?)?,
+            None => plain(&self.labels, labels)?,
+        };
         let of_words = values(&plain(&self.from_words, &half(&words, 0)?)?)?;
         let of_labels = values(&plain(&self.from_labels, &half(&labels, 0)?)?)?;
         let (second, other) = (values(&half(&words, 1)?)?, values(&half(&labels, 1)?)?);

@@ -6,6 +6,7 @@ mod decode;
 mod files;
 mod head;
 mod labels;
+mod relations;
 mod schema;
 mod windows;
 
@@ -43,6 +44,32 @@ pub struct ExtractOptions {
     pub flat: bool,
     /// Whether a span may have several labels.
     pub multi_label: bool,
+}
+
+/// The relations that a call names.
+#[derive(Clone, Debug)]
+pub struct RelationQuery {
+    pub names: Vec<String>,
+    /// Scores above it count.
+    pub threshold: f32,
+    /// How sure two entities must be to have anything to do with each other.
+    pub adjacency_threshold: f32,
+}
+
+/// Two entities by their numbers, and the number of a relation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Related {
+    pub head: usize,
+    pub tail: usize,
+    pub relation: usize,
+    pub score: f32,
+}
+
+/// What a text has.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub entities: Vec<Extracted>,
+    pub related: Vec<Related>,
 }
 
 /// What a checkpoint is asked by.
@@ -96,16 +123,25 @@ impl ExtractModel {
         }
     }
 
-    /// The entities of each text, in its order.
+    /// Whether it has a head for relations.
+    pub fn relates(&self) -> bool {
+        match self {
+            Self::Labels(model) => model.relates(),
+            Self::Schema(_) => false,
+        }
+    }
+
+    /// The entities of each text, in its order, and their relations where some are asked for.
     pub fn extract<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
         labels: &[String],
+        relations: Option<&RelationQuery>,
         options: &ExtractOptions,
         cancel: &CancelToken,
-    ) -> Result<Vec<Vec<Extracted>>> {
+    ) -> Result<Vec<Found>> {
         match self {
-            Self::Labels(model) => model.extract(texts, labels, options, cancel),
+            Self::Labels(model) => model.extract(texts, labels, relations, options, cancel),
             Self::Schema(_) => Err(Error::Internal("a schema was wanted".to_owned())),
         }
     }

@@ -7,20 +7,13 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         require_positions(raw, "absolute")?;
         let mut config = encoder(raw, "albert")?;
         config.embedding_size = raw.opt_usize_in("embedding_size", WIDTH)?.unwrap_or(128);
-        if raw.opt_usize("inner_group_num")?.unwrap_or(1) != 1 {
-            return Err(Error::unsupported(raw.file(), "inner_group_num is not 1"));
-        }
-        // The layers are cut into equal groups, and those of a group share their weights.
-        let groups = raw.opt_usize_in("num_hidden_groups", LAYERS)?.unwrap_or(1);
-        let count = config.layers.len();
-        for (number, layer) in config.layers.iter_mut().enumerate() {
-            layer.weights = number * groups / count;
-        }
+        share_layers(raw, &mut config)?;
         Ok(config)
     },
-    names: |_| Names {
+    names: |config| Names {
+        sublayers: config.map_or(1, EncoderConfig::sublayers),
         embedding_projection: "encoder.embedding_hidden_mapping_in",
-        layer: "encoder.albert_layer_groups.{}.albert_layers.0.",
+        layer: "encoder.albert_layer_groups.{}.albert_layers.[].",
         query: "attention.query",
         key: "attention.key",
         value: "attention.value",

@@ -18,12 +18,16 @@ pub const FAMILY: Family<EncoderConfig> = Family {
             config.embedding_scale = (config.hidden_size as f32).sqrt();
         }
         config.heads_on_top.sequence_activation = config.mlp.activation;
+        config.heads_on_top.token_activation = config.mlp.activation;
         Ok(config)
     },
     names: |_| Names {
         sequence_dense: "classifier.dense",
         sequence_output: "classifier.out_proj",
-        question_output: "",
+        question_dense: "qa_classifier.intermediate.dense",
+        question_second: "qa_classifier.output.dense",
+        question_norm: "qa_classifier.output.LayerNorm",
+        question_output: "qa_classifier.qa_outputs",
         ..BERT
     },
     gguf: None,

@@ -13,16 +13,20 @@ pub fn encoder(
     } else {
         Positions::None
     };
-    let relative = if flag(raw, "relative_attention", false)? {
-        Relative::Disentangled(disentangled(raw, &config, buckets)?)
+    let disentangled = disentangled(raw, &config, buckets)?;
+    let (relative, attention_scale) = if flag(raw, "relative_attention", false)? {
+        (Relative::Disentangled(disentangled), None)
     } else {
-        Relative::None
+        // Scores are divided as if they were summed with those of positions.
+        let width = (config.head_size * disentangled.scores()) as f32;
+        (Relative::None, Some(1.0 / width.sqrt()))
     };
     let pooler = raw.opt_string("pooler_hidden_act")?.unwrap_or("gelu");
     let embedding_size = raw.opt_usize_in("embedding_size", WIDTH)?;
     Ok(EncoderConfig {
         positions,
         relative,
+        attention_scale,
         embedding_size: embedding_size.unwrap_or(config.hidden_size),
         heads_on_top: HeadConfigs {
             sequence_activation: activation(pooler, raw.file())?,

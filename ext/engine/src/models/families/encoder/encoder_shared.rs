@@ -8,8 +8,16 @@ pub fn after_padding(raw: &RawConfig, family: &'static str) -> Result<EncoderCon
     let padding_id = raw.padding_id()?.unwrap_or(1);
     Ok(EncoderConfig {
         positions: Positions::LearnedAfterPadding { padding_id },
-        heads_on_top: HeadConfigs::default(),
+        heads_on_top: lm_head(raw)?,
         ..encoder(raw, family)?
+    })
+}
+
+/// RoBERTa's heads, whose activation is not the layers'.
+pub fn lm_head(raw: &RawConfig) -> Result<HeadConfigs> {
+    Ok(HeadConfigs {
+        masked_untied: !flag(raw, "tie_word_embeddings", true)?,
+        ..HeadConfigs::default()
     })
 }
 
@@ -80,4 +88,24 @@ pub fn experts_of(raw: &RawConfig, config: &EncoderConfig) -> Result<MlpExperts>
         used: raw.opt_usize("moe_top_k")?.unwrap_or(1),
         every: raw.opt_usize("moe_every_n_layers")?.unwrap_or(1).max(1),
     })
+}
+
+/// The layers are cut into equal groups, and those of a group share their weights; each is several in a row (ALBERT).
+pub fn share_layers(raw: &RawConfig, config: &mut EncoderConfig) -> Result<()> {
+    let groups = raw.opt_usize_in("num_hidden_groups", LAYERS)?.unwrap_or(1);
+    let inner = raw.opt_usize_in("inner_group_num", LAYERS)?.unwrap_or(1);
+    let count = config.layers.len();
+    crate::models::config::check_layer_count(count * inner)
+        .map_err(|reason| Error::corrupt(raw.file(), reason))?;
+    let each = config
+        .layers
+        .iter()
+        .enumerate()
+        .flat_map(|(number, layer)| {
+            let first = number * groups / count * inner;
+            (first..first + inner).map(move |weights| LayerConfig { weights, ..*layer })
+        });
+    config.layers = each.collect();
+    config.mechanisms.sublayers = Some(inner);
+    Ok(())
 }

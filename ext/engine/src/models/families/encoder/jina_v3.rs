@@ -13,7 +13,7 @@ pub const FAMILY: Family<EncoderConfig> = Family {
         let mut config = rotary(encoder(raw, "jina_embeddings_v3")?, |config| {
             rope(raw, config.head_size, 1.0, 20_000.0)
         })?;
-        config.heads_on_top = HeadConfigs::default();
+        config.heads_on_top = lm_head(raw)?;
         Ok(config)
     },
     names: |_| Names {

@@ -18,7 +18,7 @@ pub const FAMILY: Family<EncoderConfig> = Family {
                 farthest: FARTHEST,
                 directions: Directions::Both,
             },
-            heads_on_top: HeadConfigs::default(),
+            heads_on_top: lm_head(raw)?,
             ..config
         })
     },
