@@ -12,8 +12,11 @@ module Tasks
     ROWS = {
       "`ObjectDetector#detect` with YOLOS" => :boxes,
       "`ObjectDetector#detect` with OWL-ViT and `labels:`" => :named_boxes,
+      "`ObjectDetector#detect` with Grounding DINO and `labels:`" => :grounded_boxes,
       "`ImageSegmenter#segment` with SegFormer: the largest part" => :part,
+      "`ImageSegmenter#segment` with Mask2Former and `kind: :instance`: the best thing" => :thing,
       "`ImageSegmenter#segment` with SAM and `points:`" => :mask,
+      "`ImageSegmenter#segment` with SAM 2 and `points:`" => :second_mask,
       "`DepthEstimator#estimate` with Depth Anything" => :depth
     }.freeze
     INTRODUCTION = <<~TEXT
@@ -56,13 +59,26 @@ module Tasks
       image.draw_boxes(model(:ObjectDetector, "owlvit").detect(image, labels: labels, threshold: 0.1).first(5))
     end
 
+    def grounded_boxes(image)
+      labels = ["a tower", "a flower"]
+      image.draw_boxes(model(:ObjectDetector, "grounding-dino").detect(image, labels: labels, threshold: 0).first(5))
+    end
+
+    def thing(image)
+      model(:ImageSegmenter, "mask2former").segment(image, kind: :instance, threshold: 0.01).first[:mask]
+    end
+
     def part(image)
       model(:ImageSegmenter, "segformer").segment(image).first[:mask]
     end
 
-    def mask(image)
+    def mask(image, name = "sam")
       middle = image.size.map { |edge| edge / 2 }
-      model(:ImageSegmenter, "sam").segment(image, points: [middle]).first[:mask]
+      model(:ImageSegmenter, name).segment(image, points: [middle]).first[:mask]
+    end
+
+    def second_mask(image)
+      mask(image, "sam2")
     end
 
     def depth(image)

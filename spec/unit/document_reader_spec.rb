@@ -37,6 +37,24 @@ RSpec.describe Candle::DocumentReader do
     expect { reader("donut").read(photo, prompt: "a" * 200) }.to raise_error(Candle::InvalidInputError, /prompt has/)
   end
 
+  it "reads with Pix2Struct, and says that questions belong into images" do
+    cases("pix2struct").each do |entry|
+      wanted = reader("pix2struct").tokenizer.decode(entry["tokens"]).strip
+      read = reader("pix2struct").read(image(entry["picture"]), prompt: entry["prompt"], max_length: 8, num_beams: 1)
+      expect(read).to eq(wanted)
+    end
+    expect(Candle::ModelKind.of(TinyModels.path("pix2struct"))).to eq(:document_reader)
+    Dir.mktmpdir("asked") do |folder|
+      FileUtils.cp(Dir[File.join(TinyModels.path("pix2struct"), "*")], folder)
+      path = File.join(folder, "preprocessor_config.json")
+      File.write(path, JSON.generate(JSON.parse(File.read(path)).merge("is_vqa" => true)))
+      asked = described_class.from_pretrained(folder, device: "cpu")
+      expect(asked.read(image("photo.png"), max_length: 2)).to be_a(String)
+      expect { asked.read(image("photo.png"), prompt: "what?") }
+        .to raise_error(Candle::InvalidInputError, /draw it above the image/)
+    end
+  end
+
   it "does the tasks of Florence-2 by name" do
     entries = cases("florence2").group_by { |entry| entry["prompt"] }
     entries.fetch("What is the text in the image?").each do |entry|

@@ -34,12 +34,44 @@ RSpec.describe Candle::ImageSegmenter do
       .to raise_error(Candle::UnsupportedModelError, /is not a segmenter/)
   end
 
-  describe "with points and boxes" do
-    source = TinyModels.path("sam")
-    sam = nil
-    let(:prompted) { sam ||= described_class.from_pretrained(source, device: "cpu") }
+  describe "with things of one label" do
+    source = TinyModels.path("mask2former")
+    masks = nil
+    let(:universal) { masks ||= described_class.from_pretrained(source, device: "cpu") }
+    let(:wanted) { JSON.parse(File.read(File.join(source, "expected.json"))).fetch("cases").first }
+
+    def numbers(parts)
+      parts.map { |part| [universal.labels.index(part[:label]), part[:score]] }
+    end
 
     it "finds what transformers finds" do
+      { instance: "things", panoptic: "parts" }.each do |kind, key|
+        found = universal.segment(photo, kind: kind, threshold: 0.1)
+        expected = wanted[key].sort_by { |_, score, _| -score }
+        expect(numbers(found).flatten).to be_near(expected.flat_map { |label, score, _| [label, score] }, 1e-4)
+        expect(universal.segment([photo, photo], kind: kind, threshold: 0.1).last.map { |part| part[:score] })
+          .to eq(found.map { |part| part[:score] })
+      end
+      labels = universal.segment(photo).map { |part| universal.labels.index(part[:label]) }
+      expect(labels.sort).to eq(wanted["segmentation"].uniq.sort)
+    end
+
+    it "says what it needs", :gc_stress do
+      expect(universal.warm_up).to be(universal)
+      expect(Candle::ModelKind.of(source)).to eq(:image_segmenter)
+      merged = universal.segment(photo, kind: "panoptic", threshold: 0.1, merge: universal.labels)
+      expect(merged.map { |part| part[:label] }.uniq.size).to eq(merged.size)
+      expect { universal.segment(photo, kind: :all) }.to raise_error(ArgumentError, /kind must be one of/)
+      expect { universal.segment(photo, merge: ["cat"]) }.to raise_error(ArgumentError, /merge: is for/)
+      expect { universal.segment(photo, threshold: 2) }.to raise_error(ArgumentError, /threshold/)
+      expect { segmenter.segment(photo, kind: :instance) }.to raise_error(ArgumentError, /labels pixels/)
+    end
+  end
+
+  %w[sam sam2].each do |name|
+    it "finds what #{name} of transformers finds" do
+      source = TinyModels.path(name)
+      prompted = described_class.from_pretrained(source, device: "cpu")
       JSON.parse(File.read(File.join(source, "expected.json"))).fetch("cases").each do |entry|
         image = File.expand_path("../fixtures/images/#{entry["picture"]}", __dir__)
         found = prompted.segment(image, points: entry["points"], boxes: entry["boxes"], multiple: entry["several"])
@@ -51,6 +83,12 @@ RSpec.describe Candle::ImageSegmenter do
         expect(pixels.zip(best.chars).count { |pixel, one| (pixel > 0.5) != (one == "1") }).to be <= 6
       end
     end
+  end
+
+  describe "with points and boxes" do
+    source = TinyModels.path("sam")
+    sam = nil
+    let(:prompted) { sam ||= described_class.from_pretrained(source, device: "cpu") }
 
     it "says what it needs", :gc_stress do
       expect(prompted.labels).to eq([])

@@ -59,6 +59,24 @@ RSpec.describe Candle::ObjectDetector do
     expect { open.detect(File.join(images, "photo.png"), labels: []) }.to raise_error(Candle::InvalidInputError)
   end
 
+  it "finds what one text of all labels names", :gc_stress do
+    source = TinyModels.path("grounding-dino")
+    wanted = JSON.parse(File.read(File.join(source, "expected.json")))
+    labels, threshold = wanted.values_at("labels", "threshold")
+    grounded = described_class.from_pretrained(source, device: "cpu")
+    files = wanted.fetch("cases").map { |entry| File.join(images, entry.fetch("picture")) }
+    together = grounded.detect(files, labels: labels, threshold: threshold)
+    wanted.fetch("cases").zip(files, together) do |entry, file, found|
+      expect(found.map { |thing| thing[:label] }).to eq(entry["things"].map { |label,| labels[label] })
+      expect(found.map { |thing| thing[:score] }).to be_near(entry["things"].map { |thing| thing[1] }, 1e-4)
+      expect(found.map { |thing| thing[:box].values }).to be_near(entry["things"].map(&:last), 1e-1)
+      expect(grounded.detect(file, labels: labels, threshold: threshold)).to eq(found)
+    end
+    expect(Candle::ModelKind.of(source)).to eq(:object_detector)
+    expect { grounded.detect(files.first, labels: ["dog"] * 40 + ("a".."z").to_a) }
+      .to raise_error(Candle::InvalidInputError, /more than the 32 tokens/)
+  end
+
   it "draws and saves" do
     image = Candle::Image.open(File.join(images, "photo.png"))
     box = { xmin: 2, ymin: 3, xmax: 20, ymax: 30 }

@@ -52,6 +52,18 @@ RSpec.describe Candle::VLM do
     end
   end
 
+  it "writes the prompts of GOT-OCR, which has no template, as its processor does" do
+    folder = File.expand_path("../fixtures/seeded_vlms/got_ocr2", __dir__)
+    tokenizer = Candle::Tokenizer.from_file(File.join(folder, "tokenizer.json"))
+    template = described_class.send(:const_get, :GOT_TEMPLATE)
+    prompts = Candle::DocumentReader.send(:const_get, :PROMPTS).fetch("got_ocr2")
+    written = %i[text markdown].map do |format|
+      content = [{ type: "image" }, { type: "text", text: prompts.fetch(format) }]
+      tokenizer.render([{ role: "user", content: content }], chat_template: template)
+    end
+    expect(written).to eq(JSON.parse(File.read(File.join(folder, "expected.json")))["own_prompts"])
+  end
+
   it "takes an image in every form, and streams" do
     wanted = vlm.ask(photo, "what is it?", max_length: 8)
     [Pathname(photo), File.binread(photo), File.open(photo, "rb"), Candle::Image.open(photo)].each do |source|

@@ -1,6 +1,6 @@
 //! `Candle::ImageSegmenter`
 
-use engine::tasks::{Prompt, SegmentModel, Segmentation};
+use engine::tasks::{PartKind, Prompt, SegmentModel, Segmentation};
 use magnus::{function, method, prelude::*, Error, RArray, RHash, RModule, Ruby};
 
 use crate::{error, image, model};
@@ -49,6 +49,44 @@ fn list(ruby: &Ruby, found: &Segmentation) -> Result<RArray, Error> {
         list.push((label, part, image::wrapped(ruby, mask)))?;
     }
     Ok(list)
+}
+
+fn finds_things(ruby: &Ruby, this: &RbImageSegmenter) -> Result<bool, Error> {
+    Ok(this.model.get(ruby)?.finds_things())
+}
+
+/// For each image a list of label numbers, scores and masks.
+fn parts(
+    ruby: &Ruby,
+    this: &RbImageSegmenter,
+    images: RArray,
+    panoptic: bool,
+    merged: Vec<usize>,
+    threshold: f64,
+) -> Result<RArray, Error> {
+    let model = this.model.get(ruby)?;
+    let kind = if panoptic {
+        PartKind::Panoptic { merged }
+    } else {
+        PartKind::Instances
+    };
+    let lists = ruby.ary_new_capa(images.len());
+    image::in_slices(
+        ruby,
+        images,
+        |slice, first, cancel| model.parts(slice, &kind, threshold as f32, first, cancel),
+        |found, _| {
+            for parts in found {
+                let list = ruby.ary_new();
+                for part in parts {
+                    list.push((part.label, part.score, image::wrapped(ruby, part.mask)))?;
+                }
+                lists.push(list)?;
+            }
+            Ok(())
+        },
+    )?;
+    Ok(lists)
 }
 
 fn takes_prompts(ruby: &Ruby, this: &RbImageSegmenter) -> Result<bool, Error> {
@@ -110,6 +148,8 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
         .define_private_method("_load", function!(load, 2))?;
     class.define_private_method("_labels", method!(labels, 0))?;
     class.define_private_method("_segment", method!(segment, 1))?;
+    class.define_private_method("_finds_things", method!(finds_things, 0))?;
+    class.define_private_method("_parts", method!(parts, 4))?;
     class.define_private_method("_takes_prompts", method!(takes_prompts, 0))?;
     class.define_private_method("_segment_prompts", method!(segment_prompts, 3))?;
     model::define_model!(class, RbImageSegmenter)

@@ -50,6 +50,14 @@ fn place(this: &RbImageEncoder) -> String {
     this.encoder.place().to_owned()
 }
 
+fn is_prefix(this: &RbImageEncoder) -> bool {
+    this.encoder.is_prefix()
+}
+
+fn finish(this: &RbImageEncoder, prompt: String) -> String {
+    this.encoder.finish(&prompt)
+}
+
 fn encodings(this: &RbImageEncoder) -> usize {
     this.encoder.encodings()
 }
@@ -70,6 +78,25 @@ fn encode(
         encoded.push(RbEncoded(embeddings))?;
     }
     Ok(encoded)
+}
+
+fn video_place(this: &RbImageEncoder) -> Option<String> {
+    this.encoder.video_place().map(str::to_owned)
+}
+
+fn encode_video(
+    ruby: &Ruby,
+    this: &RbImageEncoder,
+    llm: &RbLlm,
+    frames: RArray,
+    rate: f64,
+) -> Result<RbEncoded, Error> {
+    let language = llm.model.get(ruby)?;
+    let frames = image::pictures(ruby, frames, 0, frames.len())?;
+    let seen = gvl::leave_waiting(ruby, |cancel| {
+        this.encoder.encode_video(&language, &frames, rate, cancel)
+    })?;
+    Ok(RbEncoded(seen))
 }
 
 fn spelling(this: &RbEncoded) -> String {
@@ -119,8 +146,12 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_method("marker", method!(marker, 0))?;
     class.define_method("marker_id", method!(marker_id, 0))?;
     class.define_method("place", method!(place, 0))?;
+    class.define_method("prefix?", method!(is_prefix, 0))?;
+    class.define_private_method("_finish", method!(finish, 1))?;
     class.define_method("encodings", method!(encodings, 0))?;
     class.define_private_method("_encode", method!(encode, 2))?;
+    class.define_method("video_place", method!(video_place, 0))?;
+    class.define_private_method("_encode_video", method!(encode_video, 3))?;
     class.define_private_method("_join", method!(join, 2))?;
     let seen = class.define_class("Encoded", ruby.class_object())?;
     seen.undef_default_alloc_func();

@@ -5,8 +5,8 @@ require "forwardable"
 Candle::Native.complete(:DocumentReader)
 
 module Candle
-  # Writes what stands in images of documents: TrOCR, Donut and Nougat (`vision-encoder-decoder`), Florence-2, and
-  # vision-language models, of which those for documents know what to do without a question.
+  # Writes what stands in images of documents: TrOCR, Donut and Nougat (`vision-encoder-decoder`), Pix2Struct,
+  # Florence-2, and vision-language models, of which those for documents know what to do without a question.
   #
   # Pages of a PDF are read as images: `pdftoppm -r 150 -png file.pdf page` of poppler renders them.
   #
@@ -24,6 +24,8 @@ module Candle
 
     # What vision-language models for documents are asked, by their `model_type`, for each format.
     PROMPTS = {
+      "glm_ocr" => { text: "Text Recognition:", markdown: "Text Recognition:" },
+      "got_ocr2" => { text: " OCR: ", markdown: " OCR with format: " },
       "lighton_ocr" => { text: nil, markdown: nil },
       "paddleocr_vl" => { text: "OCR:", markdown: "OCR:" }
     }.freeze

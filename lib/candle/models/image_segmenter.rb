@@ -5,13 +5,19 @@ Candle::Native.complete(:ImageSegmenter)
 require "candle/media/image"
 
 module Candle
-  # What is where in images: a label for every pixel, by SegFormer, and masks of what points and boxes show, by SAM.
+  # What is where in images: a label for every pixel, by SegFormer; the same, things, or all parts, by Mask2Former; and
+  # masks of what points and boxes show, by SAM and SAM 2.
   #
   # @example
   #   segmenter = Candle::ImageSegmenter.from_pretrained("spec/fixtures/tiny/segformer")
   #   found = segmenter.segment("spec/fixtures/images/photo.png")
   #   found.first.keys # => [:label, :score, :mask]
   #   found.first[:mask].size # => [88, 66]
+  #
+  # @example
+  #   segmenter = Candle::ImageSegmenter.from_pretrained("spec/fixtures/tiny/mask2former")
+  #   things = segmenter.segment("spec/fixtures/images/photo.png", kind: :instance, threshold: 0.1)
+  #   things.first.keys # => [:label, :score, :mask]
   #
   # @example
   #   segmenter = Candle::ImageSegmenter.from_pretrained("spec/fixtures/tiny/sam")
@@ -21,6 +27,9 @@ module Candle
     include Model
     extend ImageLoading
 
+    # What {#segment} looks for.
+    KINDS = %i[semantic instance panoptic].freeze
+
     # @param input [String, Pathname, IO, Image, Array] an image or several; with points and boxes, one
     # @param labels [Array<String>, nil] only parts with these labels; nil is all
     # @param points [Array<Array>, nil] `[x, y]` in pixels for each point on a thing, and `[x, y, false]` for points
@@ -29,14 +38,20 @@ module Candle
     #   four numbers in this order; each shows a thing. Of SAM; with points, one box
     # @param multiple [Boolean] several masks for each thing, since a point may show a thing or a part of it; false is
     #   one. Of SAM
+    # @param kind [Symbol, String] `:semantic` is a label for every pixel; `:instance` each thing by itself, whose masks
+    #   may lie upon each other; `:panoptic` parts of which every pixel has one or none. The last two of Mask2Former
+    # @param threshold [Float] things and parts whose score is not above it are left out. Of Mask2Former
+    # @param merge [Array<String>, nil] `:panoptic`: labels whose parts are one, such as the sky. Of Mask2Former
     # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:, mask:}`, the largest part first: `score` is how much
-    #   of the image it covers, and `mask` an {Image} of the same size, white where the label is. One list for an image,
-    #   one per image for an Array. Of points and boxes `{prompt:, score:, mask:}`: the number of the thing, and the
-    #   best mask of each first, by what the model thinks of it
+    #   of the image it covers, and `mask` an {Image} of the same size, white where the label is. Of things and parts
+    #   `score` is how sure the model is, best first. One list for an image, one per image for an Array. Of points and
+    #   boxes `{prompt:, score:, mask:}`: the number of the thing, and the best mask of each first, by what the model
+    #   thinks of it
     # @raise [InvalidInputError] for what isn't an image, naming its index
-    # @raise [ArgumentError] for labels that the model does not have, for points and boxes that it does not take, and
-    #   without those that it needs
-    def segment(input, labels: nil, points: nil, boxes: nil, multiple: true)
+    # @raise [ArgumentError] for labels that the model does not have, for points, boxes and a kind that it does not
+    #   take, and without those that it needs
+    def segment(input, labels: nil, points: nil, boxes: nil, multiple: true, kind: :semantic, threshold: 0.5,
+                merge: nil)
       images, single = Image.inputs(input)
       return prompted(images, single, points, boxes, multiple) if takes_prompts?
 
@@ -44,11 +59,7 @@ module Candle
       raise ArgumentError, "this segmenter takes no points and boxes" unless plain
 
       wanted = Arguments.known_labels(labels, self.labels)
-      lists = _segment(images).map do |parts|
-        parts = parts.map { |label, score, mask| { label: self.labels.fetch(label), score: score, mask: mask } }
-        parts = parts.select { |part| wanted.include?(part[:label]) } if wanted
-        parts.sort_by.with_index { |part, index| [-part[:score], index] }
-      end
+      lists = parts_of(images, kind_of(kind), threshold, merge).map { |parts| listed_parts(parts, wanted) }
       single ? lists.first : lists
     end
 
@@ -61,6 +72,32 @@ module Candle
 
     def takes_prompts?
       looked_up(:takes_prompts) { _takes_prompts }
+    end
+
+    def finds_things?
+      looked_up(:finds_things) { _finds_things }
+    end
+
+    def kind_of(kind)
+      kind = Arguments.choice(kind, "kind", KINDS)
+      return kind if kind == :semantic || finds_things?
+
+      raise ArgumentError, "this segmenter labels pixels; kind: must be :semantic"
+    end
+
+    def parts_of(images, kind, threshold, merge)
+      threshold = Arguments.fraction(threshold, "threshold")
+      merged = Arguments.known_labels(merge, labels) || []
+      raise ArgumentError, "merge: is for kind: :panoptic" unless merged.empty? || kind == :panoptic
+      return _segment(images) if kind == :semantic
+
+      _parts(images, kind == :panoptic, merged.map { |label| labels.index(label) }, threshold)
+    end
+
+    def listed_parts(parts, wanted)
+      parts = parts.map { |label, score, mask| { label: labels.fetch(label), score: score, mask: mask } }
+      parts = parts.select { |part| wanted.include?(part[:label]) } if wanted
+      parts.sort_by.with_index { |part, index| [-part[:score], index] }
     end
 
     def prompted(images, single, points, boxes, multiple)

@@ -3,8 +3,8 @@
 Candle::Native.complete(:ObjectDetector)
 
 module Candle
-  # Things in images and the boxes around them: DETR, Table Transformer, YOLOS, RT-DETR, RT-DETRv2 and D-FINE. OWL-ViT
-  # and OWLv2 find things that a call names.
+  # Things in images and the boxes around them: DETR, Table Transformer, YOLOS, RT-DETR, RT-DETRv2 and D-FINE. OWL-ViT,
+  # OWLv2, Grounding DINO and MM Grounding DINO find things that a call names.
   #
   # @example
   #   detector = Candle::ObjectDetector.from_pretrained("spec/fixtures/tiny/yolos")
@@ -18,7 +18,8 @@ module Candle
 
     # @param input [String, Pathname, IO, Image, Array] an image or several
     # @param labels [Array<String>, nil] only things with these labels; nil is all. Detectors without labels of their
-    #   own (OWL-ViT, OWLv2) find what these name, and need them
+    #   own (OWL-ViT, OWLv2, Grounding DINO) find what these name, and need them. Grounding DINO reads all of them as
+    #   one text; what it finds has the label that its best token belongs to
     # @param threshold [Float] things whose score is not above it are left out
     # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}`, best first, boxes
     #   in pixels of the image; they may reach beyond it. One list for an image, one per image for an Array

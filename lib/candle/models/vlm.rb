@@ -6,10 +6,10 @@ Candle::Native.complete(:VLM)
 
 module Candle
   # A vision-language model: LLaVA 1.5, 1.6 and OneVision, SmolVLM and Idefics 3, Qwen2-VL to Qwen 3.5, Gemma 3 and
-  # others. It describes images and answers questions about them.
+  # others. It describes images and answers questions about them, and with some of them about videos.
   #
   # An image is a path, the bytes of a file, an IO or a {Image}. Image embeddings are cached: a second question about an
-  # image neither runs the vision tower nor computes the image's tokens again.
+  # image neither runs the vision tower nor computes the image's tokens again. A video is an Array of its frames.
   #
   # @example
   #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/llava")
@@ -31,7 +31,33 @@ module Candle
                      "{% for part in message['content'] if part['type'] == 'image' %}<image>\n{% endfor %}" \
                      "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}" \
                      "{% endif %} {% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
-    private_constant :PLAIN_TEMPLATE, :MAX_LENGTH
+
+    # How PaliGemma's checkpoints, which carry no template, were trained to read a prompt.
+    PREFIX_TEMPLATE = "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}" \
+                      "{% else %}{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}" \
+                      "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}" \
+                      "{% endif %}{% endfor %}"
+
+    # How GOT-OCR, which carries no template either, was trained to.
+    GOT_TEMPLATE = "<|im_start|>system\nYou should follow the instructions carefully and explain your answers in " \
+                   "detail.<|im_end|>{% for message in messages %}<|im_start|>{{ message['role'] }}\n" \
+                   "{% if message['content'] is string %}{{ message['content'] }}{% else %}" \
+                   "{% for part in message['content'] if part['type'] == 'image' %}<img><imgpad></img>\n{% endfor %}" \
+                   "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}" \
+                   "{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    # How SmolVLM 2, whose own template may know images only, was trained to read a conversation with videos.
+    VIDEO_TEMPLATE = "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}:" \
+                     "{% if message['content'][0]['type'] != 'image' %} {% endif %}" \
+                     "{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}" \
+                     "{% else %}<{{ part['type'] }}>{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}" \
+                     "{% if add_generation_prompt %}Assistant:{% endif %}"
+
+    # How many frames of a video were taken in a second, where it isn't said.
+    FPS = 24
+
+    # The frames of a video.
+    Video = Struct.new(:frames, :fps)
+    private_constant :PLAIN_TEMPLATE, :PREFIX_TEMPLATE, :GOT_TEMPLATE, :VIDEO_TEMPLATE, :MAX_LENGTH, :FPS, :Video
 
     # The image encoder of a language model.
     #
@@ -72,6 +98,12 @@ module Candle
       # @!method place
       #   @return [String] what a template writes for an image
 
+      # @!method prefix?
+      #   @return [Boolean] whether prompts have no other special tokens than those that images bring
+
+      # @!method video_place
+      #   @return [String, nil] what a template writes for a video; nil where the model reads none
+
       # @!method encodings
       #   @return [Integer] how often the vision tower ran
 
@@ -80,6 +112,20 @@ module Candle
       # @return [Array<Encoded>]
       def encode(llm, images)
         _encode(llm, Image.inputs(images).first)
+      end
+
+      # @param llm [LLM]
+      # @param frames [Array] images
+      # @param fps [Numeric] how many of them were taken in a second
+      # @return [Encoded]
+      def encode_video(llm, frames, fps)
+        _encode_video(llm, Image.inputs(frames).first, fps.to_f)
+      end
+
+      # @param prompt [String] with what it says of each image
+      # @return [String] as the tokenizer takes it
+      def finish(prompt)
+        _finish(prompt)
       end
 
       # @param parts [Array<Tokenizer::Ids>] a prompt without its markers
@@ -216,8 +262,15 @@ module Candle
     #   vlm.chat([{ role: "user", content: [{ type: "image", image: "spec/fixtures/images/photo.png" },
     #                                       { type: "text", text: "What is it?" }] }], max_length: 3).class # => String
     #
-    # @param messages [Array<Hash>] `{role:, content:}` each; content is a String or a list of `{type: "image", image:}`
-    #   and `{type: "text", text:}`
+    # @example a video, of which two frames were taken in a second
+    #   vlm = Candle::VLM.from_pretrained("spec/fixtures/tiny/qwen2-vl")
+    #   frames = ["spec/fixtures/images/photo.png"] * 3
+    #   vlm.chat([{ role: "user", content: [{ type: "video", video: frames, fps: 2 },
+    #                                       { type: "text", text: "What is it?" }] }], max_length: 3).class # => String
+    #
+    # @param messages [Array<Hash>] `{role:, content:}` each; content is a String or a list of
+    #   `{type: "image", image:}`, `{type: "video", video:, fps:}` and `{type: "text", text:}`. A video is an Array of
+    #   images, of which `fps` were taken in a second: 24 where it isn't said
     # @param config [GenerationConfig, Hash, nil] nil always takes the likeliest token
     # @param overrides [Hash] fields of {GenerationConfig}, and what {LLM#generate} takes
     # @yieldparam piece [String] the text as it comes
@@ -296,86 +349,152 @@ module Candle
     private
 
     def template
-      tokenizer.chat_templates.empty? ? PLAIN_TEMPLATE : nil
+      return unless tokenizer.chat_templates.empty?
+
+      return PREFIX_TEMPLATE if @image_encoder.prefix?
+
+      @image_encoder.place == "<imgpad>" ? GOT_TEMPLATE : PLAIN_TEMPLATE
     end
 
     # @return [Array(String, Tokenizer::Ids, Array)] the prompt, its ids, and the images that some of them are of
     def encoded(messages, chat_template)
-      images, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
-      seen = @image_encoder.encode(@llm, images)
-      literal = @llm.literal_content(chat_template || template)
+      media, bare = split(Messages.some(Messages.checked(messages) { [chat_template, template] }))
+      seen = looked_at(media)
+      used = chat_template || video_template(bare) || template
+      literal = @llm.literal_content(used)
       bare, fence = literal.fence(bare)
-      prompt = spelled(written(bare, seen.size, chat_template || template), seen)
+      seen, prompt = spelled(written(bare, seen.size, used), seen)
       pieces = fence ? fenced_pieces(prompt, literal, fence) : pieces(prompt)
       [fence ? prompt.delete(fence) : prompt, placed(pieces, seen), seen]
     end
 
-    # @return [Array(Array, Array<Hash>)] the images in their order, and the messages as templates take them
+    # @return [Array(Array, Array<Hash>)] images and videos in their order, and the messages as templates take them
     def split(messages)
-      images = []
+      media = []
       bare = messages.map do |message|
         content = message.fetch(:content) { message["content"] }
         next message if content.nil?
 
         # Templates of vision-language models look for parts, and skip plain texts.
         content = [{ type: "text", text: content }] unless content.is_a?(Array)
-        message.except("content").merge(content: content.map { |part| part_of(part, images) })
+        message.except("content").merge(content: content.map { |part| part_of(part, media) })
       end
-      [images, bare]
+      [media, bare]
     end
 
-    def part_of(part, images)
+    def part_of(part, media)
       return part if Messages.text?(part)
 
-      unless Messages.image?(part)
-        raise InvalidInputError, 'a part of a message must be { type: "text", text: } or { type: "image", image: }, ' \
-                                 "not #{Arguments.shown(part)}"
+      type = %w[image video].find { |one| Messages.of_type?(part, one) }
+      unless type
+        raise InvalidInputError, 'a part of a message must be { type: "text", text: }, { type: "image", image: } or ' \
+                                 "{ type: \"video\", video: }, not #{Arguments.shown(part)}"
       end
 
-      image = part[:image] || part["image"]
-      raise InvalidInputError, "a part of the type image needs the image itself, as image:" unless image
+      medium = part[type.to_sym] || part[type]
+      raise InvalidInputError, "a part of the type #{type} needs the #{type} itself, as #{type}:" unless medium
 
-      images << image
-      { type: "image" }
+      media << (type == "video" ? video_of(medium, part[:fps] || part["fps"] || FPS) : medium)
+      { type: type }
+    end
+
+    def video_of(frames, fps)
+      unless Array === frames
+        raise InvalidInputError, "video must be an Array of images, not #{Arguments.shown(frames)}"
+      end
+      raise InvalidInputError, "fps must be a number, not #{Arguments.shown(fps)}" unless Numeric === fps && fps.real?
+
+      Video.new(frames, fps)
+    end
+
+    # @return [Array<ImageEncoder::Encoded, Array>] of each image and video; an Array of one for a video
+    def looked_at(media)
+      videos, images = media.partition { |medium| Video === medium }
+      images = @image_encoder.encode(@llm, images)
+      videos = videos.map { |video| [@image_encoder.encode_video(@llm, video.frames, video.fps)] }
+      media.map { |medium| Video === medium ? videos.shift : images.shift }
+    end
+
+    # SmolVLM's processor takes another template than the checkpoint's own for conversations with videos.
+    def video_template(messages)
+      return unless @image_encoder.video_place == "<video>" && tokenizer.token_to_id("<end_of_utterance>")
+
+      VIDEO_TEMPLATE if messages.any? { |message| video?(message) }
     end
 
     # The conversation as the template writes it. One that knows no images, as those of texts alone, is given them as
     # part of the text.
     def written(messages, count, template)
       prompt = tokenizer.render(messages, chat_template: template)
-      return prompt if count.zero? || prompt.include?(@image_encoder.place)
+      return prompt if count.zero? || prompt.scan(places).size == count
+
+      shown = tokenizer.render(messages.map { |message| with_video_places(message) }, chat_template: template)
+      return shown if shown.match?(places)
 
       tokenizer.render(messages.map { |message| flat(message) }, chat_template: template)
+    end
+
+    def video?(message)
+      message[:content].is_a?(Array) && message[:content].any? { |part| Messages.of_type?(part, "video") }
+    end
+
+    # For templates that know images and no videos.
+    def with_video_places(message)
+      return message unless video?(message)
+
+      place = { type: "text", text: @image_encoder.video_place }
+      message.merge(content: message[:content].map { |part| Messages.of_type?(part, "video") ? place : part })
     end
 
     def flat(message)
       return message unless message[:content].is_a?(Array)
 
       parts = message[:content].map do |part|
-        Messages.image?(part) ? "#{@image_encoder.place}\n" : part[:text] || part["text"]
+        place = place_of(part)
+        place ? "#{place}\n" : part[:text] || part["text"]
       end
       message.merge(content: parts.join)
     end
 
-    # The prompt with what it says of each image.
-    def spelled(prompt, seen)
-      places = prompt.scan(@image_encoder.place).size
-      raise InvalidInputError, "the prompt has #{places} places for #{seen.size} images" if places != seen.size
+    def place_of(part)
+      return @image_encoder.place if Messages.image?(part)
 
-      waiting = seen.map(&:spelling)
-      prompt.gsub(@image_encoder.place) { waiting.shift }
+      @image_encoder.video_place if Messages.of_type?(part, "video")
+    end
+
+    # What stands for an image or a video before it is spelled.
+    def places
+      @places ||= Regexp.union([@image_encoder.place, @image_encoder.video_place].compact)
+    end
+
+    # What was seen as the prompt has it, and the prompt with what it says of that.
+    def spelled(prompt, seen)
+      videos, images = seen.partition { |one| Array === one }
+      ordered = []
+      spelled = prompt.gsub(places) do |place|
+        ordered << (place == @image_encoder.video_place ? videos.shift&.first : images.shift)
+        ordered.last&.spelling
+      end
+      return [ordered, @image_encoder.finish(spelled)] if videos.empty? && images.empty? && !ordered.include?(nil)
+
+      raise InvalidInputError, "the prompt has #{ordered.size} places for #{seen.size} images"
     end
 
     # The ids before, between and after the places of images.
     def pieces(prompt)
       id = @image_encoder.marker_id
-      id ? @llm.prompt_ids(prompt, nil).split(id) : around_markers(prompt)
+      id ? begun_ids(prompt).split(id) : around_markers(prompt)
+    end
+
+    # The ids of a prompt, or of its beginning.
+    def begun_ids(prompt)
+      @llm.prompt_ids(prompt, @image_encoder.prefix? ? false : nil)
     end
 
     # The same where users have written what looks like control tokens.
     def fenced_pieces(prompt, literal, fence)
       plain = prompt.delete(fence)
-      begun = @llm.prompt_ids(plain, nil).to_a
+      begun = begun_ids(plain).to_a
       begun = begun.first(begun.size - tokenizer.ids(plain, add_special_tokens: false).size)
       id = @image_encoder.marker_id
       parts = id ? [literal.ids(prompt, fence)] : prompt.split(@image_encoder.marker, -1).map { literal.ids(_1, fence) }
@@ -396,7 +515,7 @@ module Candle
     # For models without a token for the marker.
     def around_markers(prompt)
       first, *rest = prompt.split(@image_encoder.marker, -1)
-      [@llm.prompt_ids(first.to_s, nil), *rest.map { |piece| tokenizer.ids(piece, add_special_tokens: false) }]
+      [begun_ids(first.to_s), *rest.map { |piece| tokenizer.ids(piece, add_special_tokens: false) }]
     end
   end
 end

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::models::detection::{Detector, Predictions, Scoring, OPEN_TYPES};
+use crate::models::detection::{Detector, Predictions, Scoring, GROUNDED_TYPES, OPEN_TYPES};
 use crate::{CancelToken, Error, Result};
 use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
+use super::grounded_detection::{self, GroundedDetector, Phrases};
 use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::open_detection::OpenDetector;
 use super::vision::{self, Picture};
@@ -25,6 +26,16 @@ enum Finder {
     Closed(Detector),
     /// Things that a call names; boxes may be parts of a square around the picture.
     Open(OpenDetector, bool),
+    /// The same as one text.
+    Grounded(GroundedDetector),
+}
+
+/// What a call names, as a model compares it.
+enum Named {
+    Nothing,
+    /// One row for each label.
+    Rows(Vec<Vec<f32>>),
+    Phrases(Phrases),
 }
 
 /// A thing in a picture.
@@ -55,6 +66,18 @@ impl DetectModel {
             let inventory = detector.inventory()?;
             let finder = Finder::Open(detector, found == "owlv2");
             (finder, Vec::new(), shape, inventory)
+        } else if GROUNDED_TYPES.contains(&&found[..]) {
+            let detector = GroundedDetector::load(config, &checkpoint, files, options, cancel)?;
+            let (hidden_size, layers, attention_heads, vocabulary) = detector.model.sizes();
+            let shape = ModelShape {
+                family: &found,
+                hidden_size,
+                layers,
+                attention_heads,
+                vocabulary,
+            };
+            let inventory = detector.model.inventory()?;
+            (Finder::Grounded(detector), Vec::new(), shape, inventory)
         } else {
             let place = (&checkpoint.opened, checkpoint.dtype);
             let source = checkpoint.source.as_ref();
@@ -84,7 +107,7 @@ impl DetectModel {
 
     /// Whether calls name what is to be found.
     pub fn takes_labels(&self) -> bool {
-        matches!(self.finder, Finder::Open(..))
+        matches!(self.finder, Finder::Open(..) | Finder::Grounded(_))
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -116,22 +139,19 @@ impl DetectModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<Detection>>> {
-        let queries = match &self.finder {
-            Finder::Open(detector, _) if !labels.is_empty() => detector.queries(labels, cancel)?,
-            Finder::Open(..) => {
-                let reason = "this detector finds what labels name, and there are none";
-                return Err(Error::InvalidInput(reason.into()));
-            }
-            Finder::Closed(_) => Vec::new(),
-        };
+        if self.takes_labels() && labels.is_empty() {
+            let reason = "this detector finds what labels name, and there are none";
+            return Err(Error::InvalidInput(reason.into()));
+        }
+        let named = self.named(labels, cancel)?;
         let single = pictures.len() == 1 && first == 0;
         let mut found = Vec::with_capacity(pictures.len());
         for (index, picture) in pictures.iter().enumerate() {
             cancel.check()?;
-            let predicted = self.predict_of(picture, &queries, cancel);
+            let predicted = self.predict_of(picture, &named, cancel);
             let (image, predictions) =
                 predicted.map_err(|error| vision::named(error, first + index, single))?;
-            found.push(self.things(&predictions, &image, threshold));
+            found.push(self.things(&predictions, &named, &image, threshold));
         }
         Ok(found)
     }
@@ -142,7 +162,7 @@ impl DetectModel {
         picture: &Picture,
         cancel: &CancelToken,
     ) -> Result<(Arc<Image>, Predictions)> {
-        self.predict_of(picture, &[], cancel)
+        self.predict_of(picture, &Named::Nothing, cancel)
     }
 
     /// The same for labels.
@@ -152,39 +172,55 @@ impl DetectModel {
         labels: &[String],
         cancel: &CancelToken,
     ) -> Result<(Arc<Image>, Predictions)> {
-        let queries = match &self.finder {
-            Finder::Open(detector, _) => detector.queries(labels, cancel)?,
-            Finder::Closed(_) => Vec::new(),
-        };
-        self.predict_of(picture, &queries, cancel)
+        self.predict_of(picture, &self.named(labels, cancel)?, cancel)
+    }
+
+    fn named(&self, labels: &[String], cancel: &CancelToken) -> Result<Named> {
+        Ok(match &self.finder {
+            Finder::Closed(_) => Named::Nothing,
+            Finder::Open(detector, _) => Named::Rows(detector.queries(labels, cancel)?),
+            Finder::Grounded(detector) => Named::Phrases(detector.phrases(labels, cancel)?),
+        })
     }
 
     fn predict_of(
         &self,
         picture: &Picture,
-        queries: &[Vec<f32>],
+        named: &Named,
         cancel: &CancelToken,
     ) -> Result<(Arc<Image>, Predictions)> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        let predictions = threads::install(|| match &self.finder {
-            Finder::Closed(detector) => detector.forward(&view, cancel),
-            Finder::Open(detector, _) => detector.forward(&view, queries, cancel),
+        let predictions = threads::install(|| match (&self.finder, named) {
+            (Finder::Closed(detector), _) => detector.forward(&view, cancel),
+            (Finder::Open(detector, _), Named::Rows(rows)) => detector.forward(&view, rows, cancel),
+            (Finder::Grounded(detector), Named::Phrases(phrases)) => {
+                detector.forward(&view, phrases, cancel)
+            }
+            _ => {
+                let reason = "this detector finds what labels name, and there are none";
+                Err(Error::InvalidInput(reason.into()))
+            }
         })??;
         self.info.check_numbers(&predictions.logits)?;
         self.info.check_numbers(&predictions.boxes.concat())?;
         Ok((image, predictions))
     }
 
-    fn things(&self, predictions: &Predictions, image: &Image, threshold: f32) -> Vec<Detection> {
-        let scoring = match &self.finder {
-            Finder::Closed(detector) => detector.scoring(),
-            Finder::Open(..) => Scoring::Best,
-        };
-        let scored = match scoring {
-            Scoring::Exclusive => exclusive(predictions),
-            Scoring::Independent => independent(predictions),
-            Scoring::Best => best(predictions),
+    fn things(
+        &self,
+        predictions: &Predictions,
+        named: &Named,
+        image: &Image,
+        threshold: f32,
+    ) -> Vec<Detection> {
+        let scored = match (&self.finder, named) {
+            (Finder::Closed(detector), _) => match detector.scoring() {
+                Scoring::Exclusive => exclusive(predictions),
+                Scoring::Independent => independent(predictions),
+            },
+            (_, Named::Phrases(phrases)) => grounded_detection::best(predictions, &phrases.owners),
+            _ => best(predictions),
         };
         let (mut width, mut height) = (image.width() as f32, image.height() as f32);
         if matches!(self.finder, Finder::Open(_, true)) {

@@ -2,6 +2,8 @@
 
 use rayon::prelude::*;
 
+use crate::models::detection::numbers;
+use crate::models::masked::{self, Found, Mask2Former};
 use crate::models::prompted::{self, Prompt, Sam};
 use crate::models::segmentation::Segmenter;
 use crate::nn::feature_map::{between, FeatureMap};
@@ -9,9 +11,11 @@ use crate::{CancelToken, Error, Result};
 use base::runtime::{memory, threads};
 use candle_core::DType;
 use formats::files::model_files::ModelFiles;
-use formats::image::{Image, Processor, CHANNELS};
+use formats::files::raw_config::RawConfig;
+use formats::image::{Image, Processor, View, CHANNELS};
 
 use super::loading::{numbered_labels, Checkpoint, LoadOptions, ModelInfo, ModelShape};
+use super::masked_parts::{self, Kind, Part};
 use super::vision::{self, Picture};
 
 pub struct SegmentModel {
@@ -25,6 +29,8 @@ pub struct SegmentModel {
 enum Finder {
     /// A label for every place.
     Labels(Segmenter),
+    /// Things with a mask each.
+    Masks(Mask2Former),
     /// Masks of what points and boxes show.
     Prompts(Sam),
 }
@@ -73,15 +79,15 @@ impl SegmentModel {
             let sam = Sam::load(config, source, place, checkpoint.int8, cancel)?;
             let (sizes, inventory) = ((sam.hidden_size(), sam.layer_count()), sam.inventory()?);
             (Finder::Prompts(sam), Vec::new(), sizes, inventory)
+        } else if masked::TYPES.contains(&&found[..]) {
+            let model = Mask2Former::load(config, source, place, checkpoint.int8, cancel)?;
+            let labels = labels_of(config, model.classes())?;
+            let sizes = (model.hidden_size(), model.layer_count());
+            let inventory = model.inventory()?;
+            (Finder::Masks(model), labels, sizes, inventory)
         } else {
             let segmenter = Segmenter::load(config, source, place, checkpoint.int8, cancel)?;
-            let classes = segmenter.classes();
-            if classes == 0 || classes > usize::from(u16::MAX) {
-                let reason = format!("a segmenter of {classes} labels is not supported");
-                return Err(Error::unsupported(config.file(), reason));
-            }
-            let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
-            let labels = labels.unwrap_or_else(|| numbered_labels(classes));
+            let labels = labels_of(config, segmenter.classes())?;
             let sizes = (segmenter.hidden_size(), segmenter.layer_count());
             let inventory = segmenter.inventory()?;
             (Finder::Labels(segmenter), labels, sizes, inventory)
@@ -100,6 +106,48 @@ impl SegmentModel {
             labels,
             info,
         })
+    }
+
+    /// Whether it tells things of one label apart.
+    pub fn finds_things(&self) -> bool {
+        matches!(self.finder, Finder::Masks(_))
+    }
+
+    /// Things in each picture whose score is above the threshold, or all parts of it, best first. `first` is what
+    /// errors call the first picture.
+    pub fn parts(
+        &self,
+        pictures: &[Picture],
+        kind: &Kind,
+        threshold: f32,
+        first: usize,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Vec<Part>>> {
+        let Finder::Masks(model) = &self.finder else {
+            let reason = "this segmenter does not tell things of one label apart";
+            return Err(Error::InvalidInput(reason.into()));
+        };
+        let single = pictures.len() == 1 && first == 0;
+        let one = |picture: &Picture| {
+            let image = picture.decode()?;
+            let view = self.processor.process(&image, cancel)?;
+            threads::install(|| {
+                let found = self.found(model, &view, cancel)?;
+                masked_parts::parts(&found, kind, threshold, (image.width(), image.height()))
+            })?
+        };
+        let each = pictures.iter().enumerate().map(|(index, picture)| {
+            cancel.check()?;
+            one(picture).map_err(|error| vision::named(error, first + index, single))
+        });
+        each.collect()
+    }
+
+    fn found(&self, model: &Mask2Former, view: &View, cancel: &CancelToken) -> Result<Found> {
+        let found = model.forward(view, cancel)?;
+        self.info.check_numbers(&found.logits)?;
+        self.info.check_numbers(&numbers(&found.masks.rows)?)?;
+        Ok(found)
     }
 
     /// Whether calls show what is to be found.
@@ -140,10 +188,13 @@ impl SegmentModel {
                 };
                 let found = sam.masks(&encoded, &prompt, several)?;
                 self.info.check_numbers(&found.scores)?;
-                let map = found.map.stretched((whole.1, whole.0))?;
-                let map = map
-                    .cut((resized.1, resized.0))?
-                    .stretched((height, width))?;
+                let map = if sam.is_second() {
+                    found.map.stretched((height, width))?
+                } else {
+                    let map = found.map.stretched((whole.1, whole.0))?;
+                    map.cut((resized.1, resized.0))?
+                        .stretched((height, width))?
+                };
                 all.push(self.masks_of(&map, &found.scores)?);
             }
             Ok(all)
@@ -188,14 +239,20 @@ impl SegmentModel {
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Segmentation> {
-        let Finder::Labels(segmenter) = &self.finder else {
+        if self.takes_prompts() {
             let reason = "this segmenter finds what points and boxes show, and there are none";
             return Err(Error::InvalidInput(reason.into()));
-        };
+        }
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
         threads::install(|| {
-            let scores = segmenter.forward(&view, cancel)?;
+            let scores = match &self.finder {
+                Finder::Labels(segmenter) => segmenter.forward(&view, cancel)?,
+                Finder::Masks(model) => masked_parts::labels(&self.found(model, &view, cancel)?)?,
+                Finder::Prompts(_) => {
+                    return Err(Error::Internal("a segmenter without labels".into()));
+                }
+            };
             self.likeliest(&scores, image.width(), image.height())
         })?
     }
@@ -239,4 +296,14 @@ impl SegmentModel {
             labels,
         })
     }
+}
+
+/// The names of so many classes.
+fn labels_of(config: &RawConfig, classes: usize) -> Result<Vec<String>> {
+    if classes == 0 || classes > usize::from(u16::MAX) {
+        let reason = format!("a segmenter of {classes} labels is not supported");
+        return Err(Error::unsupported(config.file(), reason));
+    }
+    let labels = config.id2label()?.filter(|labels| labels.len() >= classes);
+    Ok(labels.unwrap_or_else(|| numbered_labels(classes)))
 }

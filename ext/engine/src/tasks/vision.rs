@@ -1,5 +1,6 @@
 //! What tasks on images share: a tower with its processor, and pictures on their way to it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -101,6 +102,7 @@ impl VisionTower {
         })?;
         for batch in self.batches(&views) {
             cancel.check()?;
+            let batch = &views[batch];
             let found = threads::install(|| -> Result<Vec<f32>> {
                 let seen = self.tower.forward(batch, layers, cancel)?;
                 let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
@@ -126,41 +128,55 @@ impl VisionTower {
         read: impl FnOnce(&[Tensor], &[(usize, usize)], &Views) -> Result<T> + Send,
     ) -> Result<T> {
         let views = self.processor.views_among(picture, count, cancel)?;
-        let grids: Vec<_> = views
-            .views
-            .iter()
-            .map(|view| self.tower.grid(view))
-            .collect();
+        self.see_frames(
+            (&views.views, &[]),
+            (layers, whole),
+            cancel,
+            |states, grids| read(states, grids, &views),
+        )
+    }
+
+    /// The same of frames, each with the one behind it where there are those too.
+    pub fn see_frames<T: Send>(
+        &self,
+        (views, behind): (&[View], &[View]),
+        (layers, whole): (&[usize], bool),
+        cancel: &CancelToken,
+        read: impl FnOnce(&[Tensor], &[(usize, usize)]) -> Result<T> + Send,
+    ) -> Result<T> {
+        let grids: Vec<_> = views.iter().map(|view| self.tower.grid(view)).collect();
         threads::install(|| {
             let mut states = Vec::with_capacity(grids.len());
-            for batch in self.batches(&views.views) {
+            for batch in self.batches(views) {
                 cancel.check()?;
-                let seen = self.tower.forward(batch, layers, cancel)?;
+                let behind = behind.get(batch.clone()).unwrap_or_default();
+                let frames = (&views[batch], behind);
+                let seen = self.tower.forward_frames(frames, layers, cancel)?;
                 states.extend(if whole {
                     seen.images()?
                 } else {
                     seen.patches()?
                 });
             }
-            read(&states, &grids, &views)
+            read(&states, &grids)
         })?
     }
 
     /// Runs of views within the token budget of the device; one view alone may be beyond it.
-    fn batches<'a>(&self, views: &'a [View]) -> Vec<&'a [View]> {
+    fn batches(&self, views: &[View]) -> Vec<Range<usize>> {
         let budget = self.device.batch_tokens();
         let mut batches = Vec::new();
         let (mut start, mut filled) = (0, 0);
         for (index, view) in views.iter().enumerate() {
             let tokens = self.tower.tokens(view);
             if index > start && filled + tokens > budget {
-                batches.push(&views[start..index]);
+                batches.push(start..index);
                 (start, filled) = (index, 0);
             }
             filled += tokens;
         }
         if start < views.len() {
-            batches.push(&views[start..]);
+            batches.push(start..views.len());
         }
         batches
     }

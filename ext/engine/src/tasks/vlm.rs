@@ -1,5 +1,7 @@
 //! What a language model sees: images as rows of its own width, which stand in a prompt like tokens.
 
+mod video;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,36 +11,53 @@ use crate::models::decoder::image_embeddings::ImageEmbedding;
 use crate::models::decoder::Decoder;
 use crate::models::families::Blueprint;
 use crate::models::parameters::Parameters;
+use crate::models::parts::Names;
 use crate::models::vision::connector::{Connector, Layout, Rows};
+use crate::models::vision::own::Own;
 use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
+use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
-use formats::image::Image;
+use formats::image::{Image, Processor};
 use formats::text::tokenizer::Tokenizer;
+use formats::weights::WeightSource;
+
+use video::Videos;
 
 use super::generate::LanguageModel;
 use super::loading::{Checkpoint, LoadOptions};
 use super::vision::{self, Picture, VisionTower};
 
+/// Stands where the number of an image will (MiniCPM-V).
+const NUMBERED: &str = "<image_id></image_id>";
 /// Images that were looked at last are kept up to this many bytes of rows.
 const KEPT_BYTES: usize = 256 << 20;
 
 /// The image encoder of a language model: a vision tower and the connector into the decoder.
 pub struct ImageEncoder {
-    vision: VisionTower,
-    connector: Connector,
+    eyes: Eyes,
+    videos: Option<Videos>,
     config: VlmConfig,
     /// The text of the marker, and of what a template writes for an image.
     marker: String,
     /// `None` where the tokenizer has no such token.
     marker_id: Option<u32>,
     place: String,
+    /// What stands around a marker, where the spelling says so.
+    start: String,
     end: String,
     recent: Mutex<Vec<(Key, Arc<ImageEmbeddings>)>>,
     encodings: AtomicUsize,
     inventory: Inventory,
+}
+
+/// What looks at images.
+#[allow(clippy::large_enum_variant, reason = "one per model")]
+enum Eyes {
+    Tower(VisionTower, Connector),
+    Own(Processor, Own),
 }
 
 type Key = [u8; 32];
@@ -103,21 +122,35 @@ impl ImageEncoder {
             Some(edge) => processor.in_multiples(edge),
             None => processor,
         };
-        let vision = VisionTower::of(&config.tower, checkpoint, processor, cancel)?;
+        let videos = match &config.video {
+            Some(video) => Videos::load(video, files, config.images.as_ref(), tokenizer, cancel)?,
+            None => None,
+        };
         let source = checkpoint.source.as_ref();
-        let in_lines = config.connector.layout == Layout::Joined;
-        if config.whole && in_lines && vision.tower.leading_count() > 0 {
-            return Err(Error::unsupported(
-                &source.file(""),
-                "vision_feature_select_strategy: full keeps the token before the patches, for which lines of tiles \
-                 have no place",
-            ));
-        }
-        let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
-        let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
-        let mut inventory = vision.tower.inventory()?;
-        connector.list(&mut inventory)?;
+        let (eyes, inventory) = match &config.own {
+            Some(own) => {
+                let (place, sizes) = (
+                    (&checkpoint.opened, checkpoint.dtype),
+                    (outputs, checkpoint.int8),
+                );
+                let own = Own::load(own, source, place, sizes, cancel)?;
+                let inventory = own.inventory()?;
+                (Eyes::Own(processor, own), inventory)
+            }
+            None => {
+                let vision = VisionTower::of(&config.tower, checkpoint, processor, cancel)?;
+                let (mut connector, inventory) =
+                    connector(&config, &names, (&vision, outputs), checkpoint)?;
+                if config.connector.layout == Layout::Indicated {
+                    let parameters =
+                        Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
+                    let numbers = indicators(&config.indicators, tokenizer)
+                        .map_err(|reason| Error::unsupported(&source.file(""), reason))?;
+                    connector = connector.indicated(&parameters, numbers)?;
+                }
+                (Eyes::Tower(vision, connector), inventory)
+            }
+        };
         let token = |token: Token| match token {
             Token::Name(name) => Ok((name.to_owned(), tokenizer.token_to_id(name))),
             Token::Id(id) => match tokenizer.id_to_token(id) {
@@ -129,22 +162,36 @@ impl ImageEncoder {
             },
         };
         let (marker, marker_id) = token(config.marker)?;
-        let (place, end) = match config.spelling {
-            Spelling::Framed { start, end } => (token(start)?.0, token(end)?.0),
+        let (start, end) = match config.spelling {
+            Spelling::Framed { start, end } | Spelling::Enclosed { start, end } => {
+                (token(start)?.0, token(end)?.0)
+            }
+            Spelling::Prefix => (String::new(), begin(tokenizer, source)?),
+            _ => (String::new(), String::new()),
+        };
+        let place = match config.spelling {
+            Spelling::Framed { .. } => start.clone(),
             Spelling::Pattern(Pattern {
                 place: Some(place), ..
-            }) => (place.to_owned(), String::new()),
-            Spelling::Marker | Spelling::Tiles | Spelling::Pattern(_) => {
-                (marker.clone(), String::new())
-            }
+            }) => place.to_owned(),
+            Spelling::Separated => "<|image|>".to_owned(),
+            Spelling::Marker
+            | Spelling::Prefix
+            | Spelling::Tiles
+            | Spelling::Places
+            | Spelling::Slices
+            | Spelling::Enclosed { .. }
+            | Spelling::Pattern(_)
+            | Spelling::Between(_) => marker.clone(),
         };
         Ok(Self {
-            vision,
-            connector,
+            eyes,
+            videos,
             config,
             marker,
             marker_id,
             place,
+            start,
             end,
             recent: Mutex::new(Vec::new()),
             encodings: AtomicUsize::new(0),
@@ -197,11 +244,11 @@ impl ImageEncoder {
         for picture in pictures {
             cancel.check()?;
             let image = picture.decode()?;
-            let count = if self.vision.tells_alone() {
-                pictures.len().min(2)
-            } else {
-                1
+            let alone = match &self.eyes {
+                Eyes::Tower(vision, _) => vision.tells_alone(),
+                Eyes::Own(..) => false,
             };
+            let count = if alone { pictures.len().min(2) } else { 1 };
             let key = key(&image, count);
             let known = self.recall(&key);
             seen.push(match known {
@@ -238,15 +285,22 @@ impl ImageEncoder {
     ) -> Result<(String, Vec<Rows>)> {
         self.encodings.fetch_add(1, Ordering::Relaxed);
         let config = &self.config;
-        let (rows, tiles) = self.vision.see(
-            image,
-            (&config.layers[..], config.whole),
-            cancel,
-            |states, grids, views| {
-                let rows = self.connector.forward(states, grids, views)?;
-                Ok((rows, views.tiles))
-            },
-        )?;
+        let (rows, tiles) = match &self.eyes {
+            Eyes::Tower(vision, connector) => vision.see(
+                image,
+                (&config.layers[..], config.whole),
+                cancel,
+                |states, grids, views| {
+                    let rows = connector.forward(states, grids, views)?;
+                    Ok((rows, views.tiles))
+                },
+            )?,
+            Eyes::Own(processor, own) => {
+                let views = processor.views(image.0, cancel)?;
+                let rows = threads::install(|| own.forward(&views.views, cancel))??;
+                (rows, views.tiles)
+            }
+        };
         Ok((self.spelling(tiles, rows.len()), rows))
     }
 
@@ -254,11 +308,41 @@ impl ImageEncoder {
     fn spelling(&self, (columns, rows): (usize, usize), markers: usize) -> String {
         const AROUND: &str = "<fake_token_around_image>";
         let Self {
-            marker, place, end, ..
+            marker,
+            place,
+            start,
+            end,
+            ..
         } = self;
         match self.config.spelling {
-            Spelling::Marker => marker.clone(),
+            Spelling::Marker | Spelling::Prefix => marker.clone(),
+            Spelling::Between(around) => {
+                let one = format!("{around}{marker}{around}");
+                vec![one; markers].concat()
+            }
+            Spelling::Enclosed { .. } => format!("{start}{marker}{end}"),
+            Spelling::Slices => {
+                let slices = format!("<slice>{marker}</slice>").repeat(columns);
+                let lines = vec![slices; rows].join("\n");
+                let counted = match &self.eyes {
+                    Eyes::Own(processor, _) if processor.counts_images() => NUMBERED,
+                    _ => "",
+                };
+                format!("{counted}<image>{marker}</image>{lines}")
+            }
             Spelling::Pattern(pattern) => pattern.spelling(marker, markers),
+            Spelling::Places => {
+                let tile = |number: usize| match (number / columns.max(1), number % columns.max(1))
+                {
+                    _ if columns * rows < 2 => marker.clone(),
+                    (row, _) if row >= rows => format!("<|img_thumbnail|>{marker}"),
+                    (row, column) => {
+                        format!("<|img_row_{}_col_{}|>{marker}", row + 1, column + 1)
+                    }
+                };
+                let all: String = (0..markers).map(tile).collect();
+                format!("<|image_start|>{all}<|image_end|>")
+            }
             Spelling::Framed { .. } => {
                 let whole = format!("\n\n{place}{marker}{end}\n\n");
                 if columns * rows == 0 {
@@ -268,6 +352,11 @@ impl ImageEncoder {
                 format!(
                     "Here is the original image {whole} and here are some crops to help you see better {pieces}"
                 )
+            }
+            Spelling::Separated => {
+                let line = vec![marker.as_str(); columns].join("<|tile_x_separator|>");
+                let lines = format!("{line}<|tile_y_separator|>").repeat(rows);
+                format!("<|image_start|>{lines}{place}{marker}<|image_end|>")
             }
             Spelling::Tiles => {
                 let tile = |row: usize, column: usize| {
@@ -281,6 +370,35 @@ impl ImageEncoder {
                 let gap = if rows > 0 { "\n" } else { "" };
                 format!("{lines}{gap}{AROUND}<global-img>{marker}{AROUND}")
             }
+        }
+    }
+
+    /// Whether prompts have no other special tokens than those that images bring (PaliGemma).
+    pub fn is_prefix(&self) -> bool {
+        self.config.spelling == Spelling::Prefix
+    }
+
+    /// A prompt in which all images are spelled, as the processor gives it to the tokenizer.
+    pub fn finish(&self, prompt: &str) -> String {
+        let Self { marker, end, .. } = self;
+        match self.config.spelling {
+            Spelling::Prefix => match prompt.rfind(marker.as_str()) {
+                Some(last) => {
+                    let (before, behind) = prompt.split_at(last + marker.len());
+                    format!("{before}{end}{behind}\n")
+                }
+                None => prompt.to_owned(),
+            },
+            Spelling::Between(around) => apart(&prompt.replace(&around.repeat(2), around), around),
+            Spelling::Slices => {
+                let mut pieces = prompt.split(NUMBERED);
+                let mut numbered = pieces.next().unwrap_or_default().to_owned();
+                for (number, piece) in pieces.enumerate() {
+                    numbered.push_str(&format!("<image_id>{number}</image_id>{piece}"));
+                }
+                numbered
+            }
+            _ => prompt.to_owned(),
         }
     }
 
@@ -301,6 +419,74 @@ impl ImageEncoder {
             bytes -= recent.remove(0).1.bytes();
         }
     }
+}
+
+/// The first token of texts.
+fn begin(tokenizer: &Tokenizer, source: &dyn WeightSource) -> Result<String> {
+    let id = tokenizer.special_tokens().id("bos_token");
+    id.and_then(|id| tokenizer.id_to_token(id)).ok_or_else(|| {
+        let reason = "its tokenizer has no bos_token, which stands behind the images of a prompt";
+        Error::unsupported(&source.file(""), reason)
+    })
+}
+
+/// `prompt` with a space behind each of some tokens that a word follows.
+fn apart(prompt: &str, token: &str) -> String {
+    let mut pieces = prompt.split(token);
+    let mut apart = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        apart.push_str(token);
+        let first = piece.chars().next();
+        if first.is_some_and(|first| !first.is_whitespace() && first != '<') {
+            apart.push(' ');
+        }
+        apart.push_str(piece);
+    }
+    apart
+}
+
+/// Which of the indicators stand at the start, behind the whole, between columns, between rows and at the end.
+fn indicators(ids: &[i64], tokenizer: &Tokenizer) -> std::result::Result<[usize; 5], String> {
+    let names = [
+        "<IMG_START>",
+        "<IMG_GRID>",
+        "<IMG_COL>",
+        "<IMG_ROW>",
+        "<IMG_END>",
+    ];
+    let mut numbers = [0; 5];
+    for (number, name) in numbers.iter_mut().zip(names) {
+        let id = tokenizer.token_to_id(name).map(i64::from);
+        let found = ids.iter().position(|other| Some(*other) == id);
+        *number = found.ok_or_else(|| {
+            format!("its token {name} is not among \"visual_indicator_token_ids\"")
+        })?;
+    }
+    Ok(numbers)
+}
+
+/// What leads from a tower to rows of so many numbers, and what both are made of.
+fn connector(
+    config: &VlmConfig,
+    names: &Names,
+    (vision, outputs): (&VisionTower, usize),
+    checkpoint: &Checkpoint,
+) -> Result<(Connector, Inventory)> {
+    let source = checkpoint.source.as_ref();
+    let in_lines = config.connector.layout == Layout::Joined;
+    if config.whole && in_lines && vision.tower.leading_count() > 0 {
+        return Err(Error::unsupported(
+            &source.file(""),
+            "vision_feature_select_strategy: full keeps the token before the patches, for which lines of tiles have no \
+             place",
+        ));
+    }
+    let parameters = Parameters::new(source, names, &checkpoint.opened, checkpoint.dtype)?;
+    let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
+    let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
+    let mut inventory = vision.tower.inventory()?;
+    connector.list(&mut inventory)?;
+    Ok((connector, inventory))
 }
 
 /// The same for the same pixels, alone or beside others.

@@ -355,6 +355,7 @@ fn processors_are_those_of_transformers() {
         "depth",
         "open",
         "prompted",
+        "masks",
     ];
     let all = kinds.map(names).concat();
     for name in all {

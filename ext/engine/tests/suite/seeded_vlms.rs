@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use engine::models::decoder::model::Logits;
 use engine::tasks::{ImageEncoder, LanguageModel, LoadOptions};
-use engine::CancelToken;
+use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
-use formats::image::{Image, Processor, View};
+use formats::image::{FrameKind, Image, Processor, VideoProcessor, View};
 use serde_json::Value;
 
 use super::seeded_tensors::safetensors;
-use super::vlm::{asked, likeliest, logits, pictures, prompt};
+use super::vlm::{asked, greedy, logits, pictures, prompt};
 use super::weight_files::Folder;
 
 /// Absolute, and relative to the logit.
@@ -75,11 +75,16 @@ pub fn excess(found: &[f32], expected: &Value) -> f64 {
 }
 
 /// What a model says otherwise than the reference, if anything.
-fn difference(
+fn difference(model: &(LanguageModel, ImageEncoder), question: &Value) -> Option<String> {
+    compared(model, question, &asked(&model.0, &model.1, question))
+}
+
+/// The same of the ids of a question's prompt.
+fn compared(
     (language, encoder): &(LanguageModel, ImageEncoder),
     question: &Value,
+    ids: &[u32],
 ) -> Option<String> {
-    let mut ids = asked(language, encoder, question);
     let vocabulary = language.decoder().config().vocab_size as u32;
     let marker = encoder.marker_id().unwrap();
     let spelled = ids
@@ -89,18 +94,13 @@ fn difference(
     if spelled != wanted {
         return Some(format!("prompt {spelled:?} instead of {wanted:?}"));
     }
-    let worst = excess(&logits(language, &ids), &question["logits"]);
+    let worst = excess(&logits(language, ids), &question["logits"]);
     if worst.is_nan() || worst >= 1.0 {
         return Some(format!("logits are off by {worst:.1} tolerances"));
     }
-    for (step, token) in numbers(&question["tokens"]).into_iter().enumerate() {
-        let next = likeliest(&logits(language, &ids));
-        if next != token {
-            return Some(format!("greedy tokens differ from token {step} on"));
-        }
-        ids.push(next);
-    }
-    None
+    let wanted = numbers(&question["tokens"]);
+    let found = greedy(language, ids, wanted.len());
+    (found != wanted).then(|| format!("greedy tokens are {found:?} instead of {wanted:?}"))
 }
 
 #[test]
@@ -119,6 +119,129 @@ fn prompts_logits_and_greedy_tokens_equal_the_reference() {
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// The ids of a prompt with a video before its pictures.
+fn watched((language, encoder): &(LanguageModel, ImageEncoder), question: &Value) -> Vec<u32> {
+    let cancel = CancelToken::new();
+    let frames = pictures(&serde_json::json!({"pictures": question["frames"]}));
+    let rate = question["fps"].as_f64().unwrap();
+    let video = encoder.encode_video(language, &frames, rate, &cancel);
+    let pictures = encoder.encode(language, &pictures(question), &cancel);
+    let seen = [vec![video.unwrap()], pictures.unwrap()].concat();
+    let place = encoder.video_place().unwrap();
+    let text = question["prompt"].as_str().unwrap();
+    let text = text.replacen(place, encoder.place(), 1);
+    prompt(language, encoder, &text, &seen)
+}
+
+#[test]
+fn videos_are_read_as_the_reference_reads_them() {
+    let (mut failures, mut count) = (Vec::new(), 0);
+    for name in names() {
+        let expected = record(&name, "expected.json");
+        let Some(questions) = expected["watched"].as_array() else {
+            continue;
+        };
+        let model = open(&checkpoint(&name)).unwrap();
+        for question in questions {
+            let ids = watched(&model, question);
+            let found = compared(&model, question, &ids);
+            failures.extend(found.map(|found| format!("{name}: {found}")));
+            let looks = model.1.encodings();
+            assert_eq!(watched(&model, question), ids, "{name}");
+            assert_eq!(model.1.encodings(), looks, "{name}");
+        }
+        count += 1;
+    }
+    assert!(failures.is_empty() && count >= 6, "{failures:#?}");
+}
+
+#[test]
+fn frames_are_those_of_the_python_processors_byte_by_byte() {
+    let mut failures = Vec::new();
+    for name in names() {
+        let expected = record(&name, "expected.json");
+        let Some(cases) = expected["framed"].as_array() else {
+            continue;
+        };
+        let file = fixtures()
+            .join(&name)
+            .join("video_preprocessor_config.json");
+        let raw = RawConfig::read(&file).unwrap();
+        let kind = match raw.string("video_processor_type").unwrap() {
+            "SmolVLMVideoProcessor" => FrameKind::Squares,
+            "Qwen2VLVideoProcessor" => FrameKind::Pixels,
+            "Qwen3VLVideoProcessor" => FrameKind::SharedPixels,
+            "LlavaOnevisionVideoProcessor" => FrameKind::Exact,
+            _ => FrameKind::PatchBlocks,
+        };
+        let processor = VideoProcessor::read(&raw, kind).unwrap();
+        let channels = |key: &str| -> Vec<f64> {
+            let values = expected[key].as_array().unwrap().iter();
+            values.map(|value| value.as_f64().unwrap()).collect()
+        };
+        let (mean, deviation) = (channels("mean"), channels("deviation"));
+        for case in cases {
+            let size = numbers(&case["size"]);
+            let image = computed(size[0] as usize, size[1] as usize);
+            let frames = [&image, &mirrored(&image), &image];
+            let frames = processor.frames(&frames, &CancelToken::new()).unwrap();
+            let mut found = Vec::new();
+            for (number, view) in frames.views.iter().enumerate() {
+                let pair = [Some(view), frames.behind.get(number)];
+                found.extend(pair.into_iter().flatten().map(|view| {
+                    let size = [view.width as u32, view.height as u32];
+                    (size, hash(view, &mean, &deviation))
+                }));
+            }
+            let wanted = case["frames"].as_array().unwrap().iter().map(|frame| {
+                let size = numbers(&frame["size"]);
+                (
+                    [size[0], size[1]],
+                    frame["hash"].as_str().unwrap().to_owned(),
+                )
+            });
+            let wanted: Vec<_> = wanted.collect();
+            if found != wanted {
+                failures.push(format!("{name} {size:?}: {found:?} {wanted:?}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+fn mirrored(image: &Image) -> Image {
+    let rows = image.pixels().chunks(3 * image.width());
+    let pixels = rows.flat_map(|row| row.chunks(3).rev().flatten().copied());
+    Image::new(image.width(), image.height(), pixels.collect()).unwrap()
+}
+
+#[test]
+fn videos_that_make_no_sense_are_refused() {
+    let cancel = CancelToken::new();
+    let (language, encoder) = open(&checkpoint("qwen3_vl-video")).unwrap();
+    let video = |names: &[&str], rate: f64| {
+        let frames = pictures(&serde_json::json!({"pictures": names}));
+        encoder.encode_video(&language, &frames, rate, &cancel)
+    };
+    for (names, rate, words) in [
+        ("", 1.0, "at least one frame"),
+        ("photo.png", 1.0, "at least two"),
+        ("photo.png flower.png", 1.0, "of one size"),
+        ("photo.png photo.png", 0.0, "frames per second"),
+        ("photo.png photo.png", f64::NAN, "frames per second"),
+    ] {
+        let names: Vec<&str> = names.split_whitespace().collect();
+        match video(&names, rate) {
+            Err(Error::InvalidInput(reason)) => assert!(reason.contains(words), "{reason}"),
+            other => panic!("{words}: {:?}", other.map(|seen| seen.spelling.clone())),
+        }
+    }
+    let (language, encoder) = open(&checkpoint("idefics3")).unwrap();
+    let frames = pictures(&serde_json::json!({"pictures": ["photo.png"]}));
+    let found = encoder.encode_video(&language, &frames, 1.0, &cancel);
+    assert!(matches!(found, Err(Error::InvalidInput(_))));
 }
 
 /// The prefix cache, chunked prefill and decode steps all read a prompt with images in pieces.

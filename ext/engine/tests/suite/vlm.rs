@@ -62,6 +62,7 @@ pub fn prompt(
         spelled.push_str(&seen.spelling);
         spelled.push_str(part);
     }
+    let spelled = encoder.finish(&spelled);
     let mut parts = seen.iter().flat_map(|seen| &seen.parts);
     let mut ids = Vec::new();
     for (index, piece) in spelled.split(encoder.marker()).enumerate() {
@@ -81,6 +82,21 @@ pub fn logits(language: &LanguageModel, ids: &[u32]) -> Vec<f32> {
         .forward(ids, &mut cache, Logits::Last, &cancel)
         .unwrap();
     row.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// What a model likes best behind a prompt, and then behind each of its choices in turn.
+pub fn greedy(language: &LanguageModel, ids: &[u32], count: usize) -> Vec<u32> {
+    let (decoder, cancel) = (language.decoder(), CancelToken::new());
+    let mut cache = decoder.new_cache().unwrap();
+    let mut pending = ids.to_vec();
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        let row = decoder.forward(&pending, &mut cache, Logits::Last, &cancel);
+        let row: Vec<f32> = row.unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        pending = vec![likeliest(&row)];
+        chosen.extend(&pending);
+    }
+    chosen
 }
 
 pub fn likeliest(logits: &[f32]) -> u32 {

@@ -1,23 +1,28 @@
 //! Pictures: what is in their files, and what models are shown of it.
 
 mod bmp;
+mod canvas;
 mod decode;
 mod encode;
 mod exif;
+mod flexible;
 mod jpeg;
 mod page;
 mod processor;
 mod resample;
 mod size;
+mod slices;
 mod smooth;
 mod target_config;
 mod tiles;
 mod usual;
+mod video;
 
 pub use decode::{decode, is_encoded, limits, read_file, set_limits, Limits};
 pub use processor::{PatchOrder, Processor, View};
 pub use resample::{resize, Filter};
 pub use tiles::Views;
+pub use video::{FrameKind, Frames, VideoProcessor};
 
 use crate::{Error, Result};
 use base::runtime::memory;

@@ -2,13 +2,16 @@
 
 use serde_json::Value;
 
+use super::canvas;
+use super::flexible;
 use super::page::{self, Page};
-use super::resample::{resize, Filter};
+use super::resample::{resize_as, Filter, Rounding};
 use super::size::Target;
+use super::slices;
 use super::smooth::Planes;
 use super::target_config::{
-    convnext, detr, edge_of, edges, longest, nearest, pixels, target, target_of, target_of_crop,
-    whole_patches,
+    bounded, convnext, detr, edge_of, edges, frame_pixels, in_multiples, longest, nearest,
+    patch_blocks, pixels, target, target_of, target_of_crop, whole_patches,
 };
 use super::tiles::{self, Tiling, Views};
 use super::usual::Usual;
@@ -36,8 +39,13 @@ pub struct Processor {
     scale: [f32; CHANNELS],
     mean: [f64; CHANNELS],
     resizing: Resizing,
+    pub(super) rounding: Rounding,
+    /// Numbers are rounded to 16 bits after each step (Llama 4).
+    halves: Option<[[f32; 3]; CHANNELS]>,
     /// Edges become multiples of this by zeros around the picture (DPT).
     multiple: Option<usize>,
+    /// Questions are drawn above pictures (Pix2Struct).
+    header: bool,
     /// (width, height) that pictures are filled up to with zeros, to the right and below (SAM).
     filled: Option<(usize, usize)>,
 }
@@ -49,6 +57,8 @@ enum Resizing {
     Bytes,
     /// Kept (DINOv3).
     Numbers,
+    /// Kept, less the mean of the picture and divided by its deviation (Pix2Struct).
+    Standardized,
     /// Kept, of a picture that is black to the right and below until it is a square (OWLv2).
     Smoothed { squares: bool },
 }
@@ -105,6 +115,12 @@ impl Processor {
                 most: raw.opt_usize_in("max_num_patches", EDGES)?.unwrap_or(256),
             },
             "Qwen2VL" | "Qwen2_5_VL" => pixels(raw, (56 * 56, 28 * 28 * 1280))?,
+            "Gemma4" => patch_blocks(raw)?,
+            "Pix2Struct" => Target::MostPatches {
+                patch: edge_of(raw, "patch_size", "height")?.unwrap_or(16),
+                most: raw.opt_usize_in("max_patches", EDGES)?.unwrap_or(2048),
+            },
+            "Glm4v" | "Glm46V" => frame_pixels(raw)?,
             "PaddleOCRVL" => match pixels(raw, (384 * 384, 1536 * 1536))? {
                 Target::Pixels {
                     factor,
@@ -118,6 +134,7 @@ impl Processor {
                 other => other,
             },
             "Idefics3" | "SmolVLM" => longest(raw)?.unwrap_or(usual.target),
+            "Idefics2" => bounded(raw)?,
             "Pixtral" => whole_patches(raw)?,
             "Janus" | "DeepseekVL" => Target::LongestFrom {
                 longest: edge_of(raw, "size", "height")?.unwrap_or(384),
@@ -125,7 +142,10 @@ impl Processor {
             },
             "DPT" => nearest(raw)?,
             "Sam" => Target::LongestNearest(edge_of(raw, "size", "longest_edge")?.unwrap_or(1024)),
-            "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => detr(raw, kind == "Yolos")?,
+            "Detr" | "ConditionalDetr" | "DeformableDetr" | "GroundingDino" | "Yolos" => {
+                detr(raw, kind == "Yolos")?
+            }
+            "MaskFormer" | "Mask2Former" => in_multiples(raw)?,
             _ => target(raw, "size", usual.square)?.unwrap_or(usual.target),
         };
         let (target, within) = match (kind, target) {
@@ -150,12 +170,20 @@ impl Processor {
                 )
             })?,
         };
+        // These have no processor of Pillow's.
+        let torch = matches!(kind, "Cohere2Vision" | "Lfm2Vl" | "Llama4" | "Sam2");
+        if torch && !matches!(filter, Filter::Bilinear | Filter::Bicubic) {
+            let reason = format!(
+                "the image processor {kind:?} resamples bilinearly or bicubically, not by {filter:?}"
+            );
+            return Err(Error::unsupported(raw.file(), reason));
+        }
         let mean = channels(raw, "image_mean")?.unwrap_or(usual.mean);
         let deviation = channels(raw, "image_std")?.unwrap_or(usual.deviation);
         if deviation.contains(&0.0) {
             return Err(Error::corrupt(raw.file(), "\"image_std\" is 0"));
         }
-        let factor = if flag("do_rescale", true)? {
+        let factor = if kind != "Pix2Struct" && flag("do_rescale", true)? {
             raw.opt_f64("rescale_factor")?.unwrap_or(1.0 / 255.0)
         } else {
             1.0
@@ -189,10 +217,21 @@ impl Processor {
             },
             resizing: match kind {
                 "DINOv3ViT" => Resizing::Numbers,
+                "Pix2Struct" if normalizes => Resizing::Standardized,
+                "Pix2Struct" => Resizing::Numbers,
                 "Owlv2" => Resizing::Smoothed {
                     squares: flag("do_pad", true)?,
                 },
                 _ => Resizing::Bytes,
+            },
+            halves: (kind == "Llama4" && normalizes && flag("do_rescale", true)?).then(|| {
+                let steps = |at: usize| [factor as f32, mean[at] as f32, deviation[at] as f32];
+                std::array::from_fn(steps)
+            }),
+            rounding: if torch {
+                Rounding::Torch
+            } else {
+                Rounding::Pillow
             },
             multiple: divisor.filter(|_| kind == "DPT" && flag("do_pad", false).unwrap_or(false)),
             squares: flag("do_pad", usual.squares)? && kind == "Llava",
@@ -202,9 +241,16 @@ impl Processor {
                 "LlavaNext" => tiles::pinpoints(raw, crop, false)?,
                 "LlavaOnevision" => tiles::pinpoints(raw, crop.or(edges(target)), true)?,
                 "Gemma3" => tiles::pieces(raw)?,
-                "GotOcr2" => tiles::grid(raw)?,
+                "GotOcr2" => tiles::grid(raw, false)?,
+                "Cohere2Vision" => tiles::grid(raw, true)?,
+                "Llama4" => canvas::read(raw, target)?,
+                "Idefics2" if flag("do_image_splitting", false)? => Tiling::Quarters,
+                "Ovis2" => tiles::keeping(raw)?,
+                "Lfm2Vl" => Tiling::Flexible(flexible::read(raw)?),
+                "MiniCPMV4_6" => Tiling::Slices(slices::read(raw)?),
                 _ => Tiling::Whole,
             },
+            header: kind == "Pix2Struct" && flag("is_vqa", false)?,
             page: match kind {
                 "Donut" | "Nougat" => Some(page::read(raw, kind == "Nougat", target)?),
                 _ => None,
@@ -228,9 +274,32 @@ impl Processor {
         self
     }
 
+    /// The same, as one of the libraries rounds.
+    pub(super) fn rounded_by(self, rounding: Rounding) -> Self {
+        Self { rounding, ..self }
+    }
+
+    /// The same, of pictures that are brought to another size.
+    pub(super) fn resized_by(self, target: Target) -> Self {
+        Self {
+            target: Some(target),
+            ..self
+        }
+    }
+
     /// Whether pages are prepared as Nougat does it.
     pub fn is_nougat(&self) -> bool {
         self.page.is_some_and(|page| page.nougat)
+    }
+
+    /// Whether prompts have the numbers of pictures.
+    pub fn counts_images(&self) -> bool {
+        matches!(&self.tiling, Tiling::Slices(slices) if slices.counted)
+    }
+
+    /// Whether questions are drawn above pictures.
+    pub fn has_header(&self) -> bool {
+        self.header
     }
 
     /// (width, height) of every view, where pictures are all brought to one.
@@ -310,7 +379,13 @@ impl Processor {
             Some((width, height)) => planes.centred(width, height),
             None => planes,
         };
-        Ok(planes.view(self.shift, self.scale))
+        Ok(match self.resizing {
+            Resizing::Standardized => {
+                let (mean, deviation) = moments(image);
+                planes.view([mean; CHANNELS], [1.0 / deviation; CHANNELS])
+            }
+            _ => planes.view(self.shift, self.scale),
+        })
     }
 
     /// The picture and its tiles, as the checkpoint cuts it.
@@ -329,7 +404,18 @@ impl Processor {
                 let whole = whole.unwrap_or((*edge, *edge));
                 tiles::cut_pinpoints(self, image, (sizes, *edge, whole), cancel)
             }
-            Tiling::Grid { least, most } => tiles::cut_grid(self, image, (*least, *most), cancel),
+            Tiling::Flexible(flexible) => flexible.cut(self, image, cancel),
+            Tiling::Slices(slices) => slices.cut(self, image, cancel),
+            Tiling::Grid {
+                choice,
+                whole_first,
+            } => tiles::cut_grid(self, image, (*choice, *whole_first), cancel),
+            Tiling::Canvas {
+                edge,
+                most,
+                largest,
+            } => canvas::cut(self, image, (*edge, *most, *largest), cancel),
+            Tiling::Quarters => tiles::cut_quarters(self, image, cancel),
             Tiling::Pieces { least, most, ratio } => {
                 tiles::cut_pieces(self, image, (*least, *most, *ratio), cancel)
             }
@@ -374,7 +460,7 @@ impl Processor {
     ) -> Result<Image> {
         let (width, height) = target.of(image.width(), image.height());
         check_resized(image, width, height)?;
-        resize(image, width, height, self.filter, cancel)
+        resize_as(self.rounding, image, (width, height), self.filter, cancel)
     }
 
     fn square(&self, image: &Image) -> Result<Image> {
@@ -392,7 +478,14 @@ impl Processor {
         let mut values = Vec::with_capacity(width * height * CHANNELS);
         for channel in 0..CHANNELS {
             let (shift, scale) = (self.shift[channel], self.scale[channel]);
-            let table: [f32; 256] = std::array::from_fn(|byte| (byte as f32 - shift) * scale);
+            let number = |byte: usize| {
+                if let Some(steps) = self.halves {
+                    canvas::rounded(byte as f32, steps[channel])
+                } else {
+                    (byte as f32 - shift) * scale
+                }
+            };
+            let table: [f32; 256] = std::array::from_fn(number);
             let bytes = image.pixels().iter().skip(channel).step_by(CHANNELS);
             values.extend(bytes.map(|&byte| table[usize::from(byte)]));
         }
@@ -444,6 +537,15 @@ pub(super) fn check_resized(image: &Image, width: usize, height: usize) -> Resul
             image.height()
         ))),
     }
+}
+
+/// The mean and the deviation of all bytes of a picture.
+fn moments(image: &Image) -> (f32, f32) {
+    let count = image.pixels().len().max(1) as f64;
+    let bytes = image.pixels().iter().map(|&byte| f64::from(byte));
+    let mean = bytes.clone().sum::<f64>() / count;
+    let variance = bytes.map(|byte| (byte - mean).powi(2)).sum::<f64>() / count;
+    (mean as f32, variance.sqrt().max(1.0 / count.sqrt()) as f32)
 }
 
 /// The middle of a picture; where that is larger than the picture, the rest is black.

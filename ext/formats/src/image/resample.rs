@@ -1,4 +1,5 @@
-//! Resizing as Pillow does it: each pass rounds to bytes, with weights of 22 fractional bits.
+//! Resizing as Pillow does it: each pass rounds to bytes, with weights of 22 fractional bits; and as torch does it, with
+//! weights of 16 bits.
 
 use rayon::prelude::*;
 
@@ -107,21 +108,61 @@ struct Window {
     weights: Vec<i32>,
 }
 
-/// Fractional bits of a weight: a byte and two bits for what overshoots fill the rest of 32.
+/// What all places of the result are made of, and how many bits of a weight are fractional.
+struct Windows {
+    windows: Vec<Window>,
+    precision: u32,
+}
+
+/// Whose weights, and whose order of the passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    Pillow,
+    Torch,
+}
+
+/// Pillow's fractional bits of a weight: a byte and two bits for what overshoots fill the rest of 32.
 const PRECISION: u32 = 32 - 8 - 2;
 
-fn windows(from: usize, to: usize, filter: Filter) -> Vec<Window> {
-    let rounded = |weight: f64| {
-        let scaled = weight * f64::from(1 << PRECISION);
-        (scaled + 0.5f64.copysign(weight)) as i32
-    };
-    let windows = filter.windows(from, to).into_iter();
-    windows
-        .map(|(first, weights)| Window {
+impl Rounding {
+    /// The fractional bits of weights; torch has as many as let the largest one fit 16 bits.
+    fn precision(self, windows: &[(usize, Vec<f64>)]) -> u32 {
+        if self == Self::Pillow {
+            return PRECISION;
+        }
+        let weights = windows.iter().flat_map(|(_, weights)| weights);
+        let largest = weights.copied().fold(0.0, f64::max);
+        let fits = |bits: &u32| 0.5 + largest * f64::from(1u32 << (bits + 1)) < f64::from(1 << 15);
+        (0..PRECISION).find(|bits| !fits(bits)).unwrap_or(PRECISION)
+    }
+}
+
+impl Windows {
+    fn new(from: usize, to: usize, (filter, rounding): (Filter, Rounding)) -> Self {
+        let windows = filter.windows(from, to);
+        let precision = rounding.precision(&windows);
+        let rounded = |weight: f64| {
+            let scaled = weight * f64::from(1 << precision);
+            (scaled + 0.5f64.copysign(weight)) as i32
+        };
+        let window = |(first, weights): (usize, Vec<f64>)| Window {
             first,
             weights: weights.into_iter().map(rounded).collect(),
-        })
-        .collect()
+        };
+        Self {
+            windows: windows.into_iter().map(window).collect(),
+            precision,
+        }
+    }
+
+    /// What rounds a sum.
+    fn half(&self) -> i32 {
+        (1 << self.precision) >> 1
+    }
+
+    fn rounded(&self, sum: i32) -> u8 {
+        (sum >> self.precision).clamp(0, 255) as u8
+    }
 }
 
 /// The picture in another size.
@@ -129,6 +170,17 @@ pub fn resize(
     image: &Image,
     width: usize,
     height: usize,
+    filter: Filter,
+    cancel: &CancelToken,
+) -> Result<Image> {
+    resize_as(Rounding::Pillow, image, (width, height), filter, cancel)
+}
+
+/// The same, as one of the libraries does it.
+pub fn resize_as(
+    rounding: Rounding,
+    image: &Image,
+    (width, height): (usize, usize),
     filter: Filter,
     cancel: &CancelToken,
 ) -> Result<Image> {
@@ -145,17 +197,18 @@ pub fn resize(
         if width == image.width {
             Ok(image.clone())
         } else {
-            horizontally(image, width, filter, cancel)
+            horizontally(image, width, (filter, rounding), cancel)
         }
     };
     let down = |image: &Image| {
         if height == image.height {
             Ok(image.clone())
         } else {
-            vertically(image, height, filter, cancel)
+            vertically(image, height, (filter, rounding), cancel)
         }
     };
-    if shrinks_down_first((image.width, image.height), (width, height)) {
+    let pillow = rounding == Rounding::Pillow;
+    if pillow && shrinks_down_first((image.width, image.height), (width, height)) {
         across(&down(image)?)
     } else {
         down(&across(image)?)
@@ -170,40 +223,39 @@ fn shrinks_down_first(from: (usize, usize), to: (usize, usize)) -> bool {
     lower > 0 && lower > 2 * narrower
 }
 
-fn rounded(sum: i32) -> u8 {
-    (sum >> PRECISION).clamp(0, 255) as u8
-}
-
-const HALF: i32 = 1 << (PRECISION - 1);
-
 fn horizontally(
     image: &Image,
     width: usize,
-    filter: Filter,
+    how: (Filter, Rounding),
     cancel: &CancelToken,
 ) -> Result<Image> {
-    let windows = windows(image.width, width, filter);
+    let windows = Windows::new(image.width, width, how);
     let pixels = by_rows(image.height, width * CHANNELS, cancel, |y, out| {
         let row = image.row(y);
-        for (pixel, window) in out.chunks_exact_mut(CHANNELS).zip(&windows) {
-            let mut sums = [HALF; CHANNELS];
+        for (pixel, window) in out.chunks_exact_mut(CHANNELS).zip(&windows.windows) {
+            let mut sums = [windows.half(); CHANNELS];
             let source = row[window.first * CHANNELS..].chunks_exact(CHANNELS);
             for (&weight, source) in window.weights.iter().zip(source) {
                 for (sum, &value) in sums.iter_mut().zip(source) {
                     *sum += weight * i32::from(value);
                 }
             }
-            pixel.copy_from_slice(&sums.map(rounded));
+            pixel.copy_from_slice(&sums.map(|sum| windows.rounded(sum)));
         }
     })?;
     Image::new(width, image.height, pixels)
 }
 
-fn vertically(image: &Image, height: usize, filter: Filter, cancel: &CancelToken) -> Result<Image> {
-    let windows = windows(image.height, height, filter);
+fn vertically(
+    image: &Image,
+    height: usize,
+    how: (Filter, Rounding),
+    cancel: &CancelToken,
+) -> Result<Image> {
+    let windows = Windows::new(image.height, height, how);
     let pixels = by_rows(height, image.width * CHANNELS, cancel, |y, out| {
-        let window = &windows[y];
-        let mut sums = vec![HALF; out.len()];
+        let window = &windows.windows[y];
+        let mut sums = vec![windows.half(); out.len()];
         for (number, &weight) in window.weights.iter().enumerate() {
             let source = image.row(window.first + number);
             for (sum, &value) in sums.iter_mut().zip(source) {
@@ -211,7 +263,7 @@ fn vertically(image: &Image, height: usize, filter: Filter, cancel: &CancelToken
             }
         }
         for (out, sum) in out.iter_mut().zip(sums) {
-            *out = rounded(sum);
+            *out = windows.rounded(sum);
         }
     })?;
     Image::new(image.width, height, pixels)

@@ -14,6 +14,12 @@ pub enum Target {
     ShortestWithin(usize, usize),
     /// The same in whole patches of 16 pixels (YOLOS).
     ShortestWithinPatches(usize, usize),
+    /// `ShortestWithin`, and then at least as large in multiples of an edge (MaskFormer).
+    ShortestWithinMultiples {
+        edge: usize,
+        longest: usize,
+        multiple: usize,
+    },
     /// As large as fits into both.
     Within {
         width: usize,
@@ -44,6 +50,19 @@ pub enum Target {
         least: usize,
         most: usize,
     },
+    /// A longer edge than `longest` gets that length, and the other what keeps the proportions; none becomes shorter than
+    /// `least` (Idefics 2).
+    Bounded {
+        longest: usize,
+        least: usize,
+    },
+    /// `Pixels` of so many frames, of a picture that was scaled up until both edges have `factor` (GLM-4V).
+    FramePixels {
+        factor: usize,
+        frames: usize,
+        least: usize,
+        most: usize,
+    },
     /// The longer edge gets a length, and the other the nearest one that keeps the proportions (SAM).
     LongestNearest(usize),
     /// Multiples of an edge that are nearest to a size, or to what keeps the proportions and has one of its edges (DPT).
@@ -52,6 +71,26 @@ pub enum Target {
         height: usize,
         multiple: usize,
         keeps: bool,
+    },
+    /// `Pixels` of all frames of a video, of which two at a time count, in frames that were scaled up until both edges
+    /// have `factor` (Qwen3-VL).
+    VideoPixels {
+        factor: usize,
+        frames: usize,
+        least: usize,
+        most: usize,
+    },
+    /// As many patches as keep the proportions, of not more than `most` (Pix2Struct).
+    MostPatches {
+        patch: usize,
+        most: usize,
+    },
+    /// The most blocks of patches, so many to a side, that keep the proportions, of not more than `most` patches
+    /// (Gemma 4).
+    PatchBlocks {
+        patch: usize,
+        block: usize,
+        most: usize,
     },
     /// Multiples of `factor`, of not fewer than `least` pixels and not more than `most` (Qwen2-VL).
     Pixels {
@@ -75,6 +114,15 @@ impl Target {
             Self::ShortestWithinPatches(edge, most) => {
                 let (wide, high) = within(edge, most, (width, height));
                 (wide / 16 * 16, high / 16 * 16)
+            }
+            Self::ShortestWithinMultiples {
+                edge,
+                longest,
+                multiple,
+            } => {
+                let (wide, high) = within(edge, longest, (width, height));
+                let whole = |edge: usize| edge.max(1).next_multiple_of(multiple);
+                (whole(wide), whole(high))
             }
             Self::Within { width, height } => {
                 let scale = (height as f64 / h).min(width as f64 / w);
@@ -114,6 +162,16 @@ impl Target {
                 let scaled = |size: f64| ((size * scale).round_ties_even() as usize).max(least);
                 (scaled(w), scaled(h))
             }
+            Self::Bounded { longest, least } => {
+                let (wide, high) = if width >= height && width > longest {
+                    (longest, (longest as f64 / (w / h)) as usize)
+                } else if height > width && height > longest {
+                    ((longest as f64 * (w / h)) as usize, longest)
+                } else {
+                    (width, height)
+                };
+                (wide.max(least), high.max(least))
+            }
             Self::LongestNearest(edge) => {
                 let scale = edge as f64 / w.max(h);
                 ((w * scale + 0.5) as usize, (h * scale + 0.5) as usize)
@@ -136,18 +194,49 @@ impl Target {
                 let nearest = |size: f64| ((size / edge).round_ties_even() * edge) as usize;
                 (nearest(wider * w), nearest(higher * h))
             }
+            Self::VideoPixels {
+                factor,
+                frames,
+                least,
+                most,
+            } => video_pixels(factor, frames, (least as f64, most as f64), (w, h)),
+            Self::MostPatches { patch, most } => {
+                let edge = patch as f64;
+                let scale = (most as f64 * (edge / h) * (edge / w)).sqrt();
+                let count = |size: f64| ((scale * size / edge) as usize).clamp(1, most.max(1));
+                (count(w) * patch, count(h) * patch)
+            }
+            Self::PatchBlocks { patch, block, most } => patch_blocks(patch, block, most, (w, h)),
             Self::Pixels {
                 factor,
                 least,
                 most,
-            } => pixels(factor, (least, most), w, h),
+            } => pixels(factor, (least as f64, most as f64), w, h),
+            Self::FramePixels {
+                factor,
+                frames,
+                least,
+                most,
+            } => {
+                let scale = (factor as f64 / h).max(factor as f64 / w);
+                let grown = |size: f64| {
+                    if scale > 1.0 {
+                        (size * scale).trunc()
+                    } else {
+                        size
+                    }
+                };
+                let count = frames as f64;
+                let bounds = (least as f64 / count, most as f64 / count);
+                pixels(factor, bounds, grown(w), grown(h))
+            }
             Self::GrownPixels {
                 factor,
                 least,
                 most,
             } => {
                 let (wide, high) = grown(factor as f64, w, h);
-                pixels(factor, (least, most), wide, high)
+                pixels(factor, (least as f64, most as f64), wide, high)
             }
         };
         (wide.max(1), high.max(1))
@@ -163,22 +252,63 @@ fn longest(edge: usize, width: f64, height: f64, other: impl Fn(usize) -> usize)
     }
 }
 
-fn pixels(factor: usize, (least, most): (usize, usize), width: f64, height: f64) -> (usize, usize) {
+fn pixels(factor: usize, (least, most): (f64, f64), width: f64, height: f64) -> (usize, usize) {
     let side = factor as f64;
     let nearest = |size: f64| (size / side).round_ties_even() * side;
     let count = nearest(width) * nearest(height);
     let scaled = |size: f64| -> f64 {
-        if count > most as f64 {
-            let shrunk = size / (width * height / most as f64).sqrt();
+        if count > most {
+            let shrunk = size / (width * height / most).sqrt();
             ((shrunk / side).floor() * side).max(side)
-        } else if count < least as f64 {
-            let grown = size * (least as f64 / (width * height)).sqrt();
+        } else if count < least {
+            let grown = size * (least / (width * height)).sqrt();
             (grown / side).ceil() * side
         } else {
             nearest(size)
         }
     };
     (scaled(width) as usize, scaled(height) as usize)
+}
+
+fn video_pixels(
+    factor: usize,
+    frames: usize,
+    (least, most): (f64, f64),
+    (width, height): (f64, f64),
+) -> (usize, usize) {
+    let side = factor as f64;
+    let scale = (side / height).max(side / width).max(1.0);
+    let (w, h) = ((width * scale).trunc(), (height * scale).trunc());
+    let count = frames as f64;
+    let nearest = |size: f64| (size / side).round_ties_even() * side;
+    let pairs = (count / 2.0).round_ties_even() * 2.0;
+    let all = pairs * nearest(w) * nearest(h);
+    let scaled = |size: f64| {
+        if all > most {
+            let shrunk = size / (count * w * h / most).sqrt();
+            ((shrunk / side).floor() * side).max(side)
+        } else if all < least {
+            let grown = size * (least / (count * w * h)).sqrt();
+            (grown / side).ceil() * side
+        } else {
+            nearest(size)
+        }
+    };
+    (scaled(w) as usize, scaled(h) as usize)
+}
+
+fn patch_blocks(patch: usize, block: usize, most: usize, (w, h): (f64, f64)) -> (usize, usize) {
+    let edge = patch * block;
+    let factor = ((most * patch * patch) as f64 / (h * w)).sqrt();
+    let whole = |size: f64| (factor * size / edge as f64).floor() as usize * edge;
+    let longest = most / (block * block).max(1) * edge;
+    let along = |ratio: f64| (ratio.floor() as usize).saturating_mul(edge).min(longest);
+    match (whole(w), whole(h)) {
+        (0, 0) => (edge, edge),
+        (_, 0) => (along(w / h), edge),
+        (0, _) => (edge, along(h / w)),
+        size => size,
+    }
 }
 
 /// (width, height) of the same proportions, of which neither is below an edge.
@@ -278,6 +408,17 @@ mod tests {
     }
 
     #[test]
+    fn edges_stay_within_bounds() {
+        let target = Target::Bounded {
+            longest: 980,
+            least: 378,
+        };
+        assert_eq!(target.of(1960, 1000), (980, 500));
+        assert_eq!(target.of(100, 2000), (378, 980));
+        assert_eq!(target.of(400, 500), (400, 500));
+    }
+
+    #[test]
     fn patches_are_whole_within_a_square() {
         let target = Target::WholePatches {
             longest: 1024,
@@ -309,6 +450,18 @@ mod tests {
             most: 50_176,
         };
         assert_eq!(small.of(640, 427), (252, 168));
+    }
+
+    #[test]
+    fn blocks_of_patches_are_whole() {
+        let target = Target::PatchBlocks {
+            patch: 16,
+            block: 3,
+            most: 2520,
+        };
+        assert_eq!(target.of(640, 427), (960, 624));
+        assert_eq!(target.of(10_000, 1), (13_440, 48));
+        assert_eq!(target.of(3, 1000), (48, 13_440));
     }
 
     #[test]

@@ -28,6 +28,37 @@ pub(super) fn pixels(raw: &RawConfig, (least, most): (usize, usize)) -> Result<T
     })
 }
 
+/// Gemma 4's, which says how many blocks of patches there may be.
+pub(super) fn patch_blocks(raw: &RawConfig) -> Result<Target> {
+    let block = raw
+        .opt_usize_in("pooling_kernel_size", 1..=64)?
+        .unwrap_or(3);
+    let rows = raw.opt_usize_in("max_soft_tokens", EDGES)?.unwrap_or(280);
+    Ok(Target::PatchBlocks {
+        patch: raw.opt_usize_in("patch_size", 1..=1024)?.unwrap_or(16),
+        block,
+        most: rows * block * block,
+    })
+}
+
+/// GLM-4V's, which counts the pixels of all frames.
+pub(super) fn frame_pixels(raw: &RawConfig) -> Result<Target> {
+    let edge = |key: &str, usual: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, EDGES)?.unwrap_or(usual))
+    };
+    let size = raw.opt_nested("size")?;
+    let bound = |edge: &str, usual: usize| -> Result<usize> {
+        let Some(size) = &size else { return Ok(usual) };
+        size.usize_in(edge, 1..=MOST_PIXELS)
+    };
+    Ok(Target::FramePixels {
+        factor: edge("patch_size", 14)? * edge("merge_size", 2)?,
+        frames: edge("temporal_patch_size", 2)?,
+        least: bound("shortest_edge", 112 * 112)?,
+        most: bound("longest_edge", 28 * 28 * 15_000)?,
+    })
+}
+
 /// DETR's, whose older files say the longest edge apart; YOLOS wants whole patches of 16 pixels.
 pub(super) fn detr(raw: &RawConfig, whole: bool) -> Result<Target> {
     let longest = raw.opt_usize_in("max_size", EDGES)?.unwrap_or(1333);
@@ -43,6 +74,29 @@ pub(super) fn detr(raw: &RawConfig, whole: bool) -> Result<Target> {
         Some(Target::Shortest(edge)) => within(edge, longest),
         Some(Target::ShortestWithin(edge, longest)) => within(edge, longest),
         Some(other) => other,
+    })
+}
+
+/// MaskFormer's, whose edges grow to multiples of `size_divisor`.
+pub(super) fn in_multiples(raw: &RawConfig) -> Result<Target> {
+    let multiple = raw
+        .opt_usize_in("size_divisor", 0..=16_384)?
+        .unwrap_or(32)
+        .max(1);
+    Ok(match detr(raw, false)? {
+        Target::ShortestWithin(edge, longest) => Target::ShortestWithinMultiples {
+            edge,
+            longest,
+            multiple,
+        },
+        Target::Exact { width, height } => Target::Exact {
+            width: width.next_multiple_of(multiple),
+            height: height.next_multiple_of(multiple),
+        },
+        _ => {
+            let reason = "\"size\" has neither height and width nor shortest_edge";
+            return Err(Error::unsupported(raw.file(), reason));
+        }
     })
 }
 
@@ -103,6 +157,26 @@ pub(super) fn longest(raw: &RawConfig) -> Result<Option<Target>> {
     match size.opt_usize_in("longest_edge", EDGES)? {
         Some(edge) => Ok(Some(Target::Longest(edge))),
         None => target(raw, "size", true),
+    }
+}
+
+/// Idefics 2's, which has both edges or a size.
+pub(super) fn bounded(raw: &RawConfig) -> Result<Target> {
+    let edge = |key: &str, usual: usize| -> Result<usize> {
+        let size = raw.opt_nested("size")?;
+        let edge = size.map(|size| size.opt_usize_in(key, EDGES)).transpose()?;
+        Ok(edge.flatten().unwrap_or(usual))
+    };
+    match target(raw, "size", true)? {
+        Some(Target::ShortestWithin(..)) | None => Ok(Target::Bounded {
+            longest: edge("longest_edge", 980)?,
+            least: edge("shortest_edge", 378)?,
+        }),
+        Some(exact @ Target::Exact { .. }) => Ok(exact),
+        Some(_) => Err(Error::unsupported(
+            raw.file(),
+            "\"size\" has neither height and width nor both shortest_edge and longest_edge",
+        )),
     }
 }
 

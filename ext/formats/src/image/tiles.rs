@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
+use super::flexible::Flexible;
 use super::processor::{Processor, View, EDGES};
-use super::resample::resize;
+use super::resample::{resize, resize_as};
 use super::size::Target;
+use super::slices::Slices;
 use super::{Image, CHANNELS};
 use crate::files::raw_config::RawConfig;
 use crate::{CancelToken, Error, Result};
@@ -24,9 +26,24 @@ pub enum Tiling {
         /// Only a picture that stands alone in a prompt is cut (LLaVA-OneVision).
         alone: bool,
     },
-    /// Into as many tiles, between `least` and `most`, as have the picture's proportions best, and the whole after them
-    /// where there are several (InternVL).
-    Grid { least: usize, most: usize },
+    /// Into as many tiles as suit the picture best, and the whole after them, or before, where there are several.
+    Grid {
+        choice: GridChoice,
+        whole_first: bool,
+    },
+    /// Into squares of an edge, at most so many, of a picture that fills one side of them and is black beyond, and the
+    /// whole after them where there are several; with `largest` it becomes as large as may be (Llama 4).
+    Canvas {
+        edge: usize,
+        most: usize,
+        largest: bool,
+    },
+    /// Into four, and the whole after them (Idefics 2).
+    Quarters,
+    /// The whole in its own proportions, and slices of a larger copy behind it (MiniCPM-V).
+    Slices(Slices),
+    /// A large picture into a grid, with the whole in its own proportions after it (LFM2-VL).
+    Flexible(Flexible),
     /// A picture of other proportions than `ratio` into pieces along its longer side, after the whole: at most
     /// `most`, none of whose edges is below `least` (Gemma 3's pan and scan).
     Pieces {
@@ -34,6 +51,18 @@ pub enum Tiling {
         most: usize,
         ratio: f64,
     },
+}
+
+/// How many tiles a picture is cut into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GridChoice {
+    /// As many, between `least` and `most`, as have the picture's proportions best (InternVL).
+    Alike { least: usize, most: usize },
+    /// As few as the picture fits into without becoming smaller; where it fits none, as let it become least smaller
+    /// (Command A Vision).
+    Covering { most: usize },
+    /// As few as keep most of the picture's pixels (Ovis 2).
+    Keeping { most: usize },
 }
 
 /// What a model is shown of one picture.
@@ -47,7 +76,7 @@ pub struct Views {
 }
 
 /// More tiles than this are no model's.
-const MOST_TILES: usize = 1024;
+pub(super) const MOST_TILES: usize = 1024;
 
 pub fn squares(raw: &RawConfig) -> Result<Tiling> {
     let size = raw.opt_nested("max_image_size")?;
@@ -61,17 +90,40 @@ pub fn squares(raw: &RawConfig) -> Result<Tiling> {
     })
 }
 
-/// Off unless the file says otherwise.
-pub fn grid(raw: &RawConfig) -> Result<Tiling> {
+/// Off unless the file says otherwise, or on where tiles cover pictures.
+pub fn grid(raw: &RawConfig, covers: bool) -> Result<Tiling> {
     let count = |key: &str, usual: usize| -> Result<usize> {
         Ok(raw.opt_usize_in(key, 1..=MOST_TILES)?.unwrap_or(usual))
     };
     let (least, most) = (count("min_patches", 1)?, count("max_patches", 12)?);
-    let cuts = raw.opt_bool("crop_to_patches")?.unwrap_or(false);
+    let cuts = raw.opt_bool("crop_to_patches")?.unwrap_or(covers);
+    let choice = if covers {
+        GridChoice::Covering { most }
+    } else {
+        GridChoice::Alike { least, most }
+    };
     Ok(if cuts && most > 1 {
-        Tiling::Grid { least, most }
+        Tiling::Grid {
+            choice,
+            whole_first: false,
+        }
     } else {
         Tiling::Whole
+    })
+}
+
+/// The same for Ovis 2.
+pub fn keeping(raw: &RawConfig) -> Result<Tiling> {
+    let keeps = raw.opt_bool("use_covering_area_grid")?.unwrap_or(true);
+    Ok(match grid(raw, false)? {
+        Tiling::Grid { choice, .. } => Tiling::Grid {
+            choice: match choice {
+                GridChoice::Alike { most, .. } if keeps => GridChoice::Keeping { most },
+                other => other,
+            },
+            whole_first: true,
+        },
+        other => other,
     })
 }
 
@@ -145,7 +197,14 @@ pub fn cut_squares(
         (0, 0)
     };
     let mut views = cut(&image, edge, tiles, cancel, |tile| processor.view(&tile))?;
-    views.push(processor.view(&resize(&image, edge, edge, processor.filter, cancel)?)?);
+    let whole = resize_as(
+        processor.rounding,
+        &image,
+        (edge, edge),
+        processor.filter,
+        cancel,
+    )?;
+    views.push(processor.view(&whole)?);
     Ok(Views { views, tiles, size })
 }
 
@@ -176,7 +235,7 @@ pub fn cut_pinpoints(
 pub fn cut_grid(
     processor: &Processor,
     image: &Image,
-    counts: (usize, usize),
+    (choice, whole_first): (GridChoice, bool),
     cancel: &CancelToken,
 ) -> Result<Views> {
     let size = (image.width(), image.height());
@@ -185,7 +244,11 @@ pub fn cut_grid(
             "tiles need a size of one height and width: preprocessor_config.json has none".into(),
         ));
     };
-    let (columns, rows) = alike_grid(counts, (wide, high), size);
+    let (columns, rows) = match choice {
+        GridChoice::Alike { least, most } => alike_grid((least, most), (wide, high), size),
+        GridChoice::Covering { most } => covering_grid(most, high, size),
+        GridChoice::Keeping { most } => keeping_grid(most, high, size),
+    };
     let target = Target::Exact {
         width: wide * columns,
         height: high * rows,
@@ -199,6 +262,9 @@ pub fn cut_grid(
     }
     if views.len() > 1 {
         views.push(processor.view(&processor.resized(image, cancel)?)?);
+        if whole_first {
+            views.rotate_right(1);
+        }
     }
     Ok(Views {
         views,
@@ -218,7 +284,7 @@ fn grids(least: usize, most: usize) -> Vec<(usize, usize)> {
 
 /// The grid whose proportions are most like a picture's; among those alike the largest that does not enlarge the
 /// picture to more than twice its area.
-fn alike_grid(
+pub(super) fn alike_grid(
     (least, most): (usize, usize),
     (wide, high): (usize, usize),
     (width, height): (usize, usize),
@@ -234,6 +300,103 @@ fn alike_grid(
         }
     }
     best
+}
+
+/// The grid of tiles of an edge that enlarges a picture least, or else makes it least smaller.
+fn covering_grid(most: usize, edge: usize, (width, height): (usize, usize)) -> (usize, usize) {
+    let scale = |&(columns, rows): &(usize, usize)| {
+        let across = (columns * edge) as f64 / width as f64;
+        across.min((rows * edge) as f64 / height as f64)
+    };
+    let mut best: Option<((usize, usize), f64)> = None;
+    for grid in grids(1, most) {
+        let found = scale(&grid);
+        let better = |best: f64| {
+            if best < 1.0 {
+                found > best
+            } else {
+                (1.0..best).contains(&found)
+            }
+        };
+        if best.is_none_or(|(_, scale)| better(scale)) {
+            best = Some((grid, found));
+        }
+    }
+    best.map_or((1, 1), |(grid, _)| grid)
+}
+
+/// The grid of the fewest tiles of an edge that keep nine tenths of a picture; else the one that keeps the most. Rows
+/// and columns are exchanged while it is measured, as the reference has it.
+fn keeping_grid(most: usize, edge: usize, (width, height): (usize, usize)) -> (usize, usize) {
+    let kept = |(down, across): (usize, usize)| {
+        let (high, wide) = (height / down, width / across);
+        let mut sum = 0.0;
+        for row in 0..down {
+            for column in 0..across {
+                let last = |at: usize, count: usize, whole: usize, part: usize| {
+                    if at == count - 1 {
+                        whole - at * part
+                    } else {
+                        part
+                    }
+                };
+                let (w, h) = (
+                    last(column, across, width, wide),
+                    last(row, down, height, high),
+                );
+                let (long, short) = (w.max(h) as f64, w.min(h) as f64);
+                let side = edge as f64;
+                sum += if long > side {
+                    side * (short / long * side)
+                } else {
+                    long * short
+                };
+            }
+        }
+        sum / (width * height) as f64
+    };
+    let all: Vec<_> = grids(1, most)
+        .into_iter()
+        .map(|grid| (grid, kept(grid)))
+        .collect();
+    let count = |grid: (usize, usize)| grid.0 * grid.1;
+    let mut best: Option<((usize, usize), f64)> = None;
+    let enough = all.iter().any(|(_, kept)| *kept > 0.9);
+    for &(grid, kept) in all.iter().filter(|(_, kept)| !enough || *kept > 0.9) {
+        let better = best.is_none_or(|(other, most)| {
+            if enough {
+                count(grid) < count(other) || count(grid) == count(other) && kept > most
+            } else {
+                kept > most || kept == most && count(grid) < count(other)
+            }
+        });
+        if better {
+            best = Some((grid, kept));
+        }
+    }
+    best.map_or((1, 1), |(grid, _)| grid)
+}
+
+pub fn cut_quarters(processor: &Processor, image: &Image, cancel: &CancelToken) -> Result<Views> {
+    let (width, height) = (image.width(), image.height());
+    let (across, down) = (width / 2, height / 2);
+    if across == 0 || down == 0 {
+        return Err(Error::InvalidInput(format!(
+            "an image of {width}x{height} pixels is too small to be cut into four"
+        )));
+    }
+    let mut views = Vec::with_capacity(5);
+    for (top, high) in [(0, down), (down, height - down)] {
+        for (left, wide) in [(0, across), (across, width - across)] {
+            views.push(processor.process(&image.crop(left, top, wide, high), cancel)?);
+        }
+    }
+    views.push(processor.process(image, cancel)?);
+    Ok(Views {
+        views,
+        tiles: (2, 2),
+        size: (width, height),
+    })
 }
 
 pub fn cut_pieces(
@@ -288,7 +451,7 @@ fn piece_counts(
     }
 }
 
-fn cut(
+pub(super) fn cut(
     image: &Image,
     edge: usize,
     (columns, rows): (usize, usize),
@@ -368,6 +531,14 @@ mod tests {
         assert_eq!(alike((300, 300)), (1, 1));
         assert_eq!(alike((2000, 1000)), (4, 2));
         assert_eq!(alike((100, 1200)), (1, 12));
+    }
+
+    #[test]
+    fn grids_cover_pictures() {
+        assert_eq!(covering_grid(12, 512, (512, 512)), (1, 1));
+        assert_eq!(covering_grid(12, 512, (513, 200)), (2, 1));
+        assert_eq!(covering_grid(12, 512, (600, 1100)), (2, 3));
+        assert_eq!(covering_grid(4, 512, (4000, 1000)), (4, 1));
     }
 
     #[test]

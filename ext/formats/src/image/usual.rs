@@ -109,6 +109,14 @@ impl Usual {
         ..Self::DINOV3
     };
 
+    const SAM2: Self = Self {
+        target: Target::Exact {
+            width: 1024,
+            height: 1024,
+        },
+        ..Self::DINOV3
+    };
+
     const DPT: Self = Self {
         target: Target::Exact {
             width: 384,
@@ -210,6 +218,37 @@ impl Usual {
         ..Self::CLIP
     };
 
+    const COMMAND: Self = Self {
+        target: Target::Exact {
+            width: 512,
+            height: 512,
+        },
+        ..Self::GOT_OCR2
+    };
+
+    const LLAMA4: Self = Self {
+        target: Target::Exact {
+            width: 336,
+            height: 336,
+        },
+        ..Self::VIT
+    };
+
+    const GEMMA4: Self = Self {
+        filter: Filter::Bicubic,
+        mean: [0.0; CHANNELS],
+        deviation: [1.0; CHANNELS],
+        normalizes: false,
+        ..Self::VIT
+    };
+
+    /// Numbers stay bytes, or are those of each picture.
+    const PIX2STRUCT: Self = Self {
+        mean: [0.0; CHANNELS],
+        deviation: [1.0; CHANNELS],
+        ..Self::VIT
+    };
+
     const DONUT: Self = Self {
         target: Target::Exact {
             width: 1920,
@@ -233,7 +272,12 @@ impl Usual {
             "CLIP" | "Bit" | "Llava" => Self::CLIP,
             "LlavaOnevision" => Self::LLAVA_ONEVISION,
             "LlavaNext" => Self::LLAVA_NEXT,
-            "ViT" | "Siglip2" | "Gemma3" => Self::VIT,
+            "MiniCPMV4_6" => Self::SIGLIP,
+            "ViT" | "Siglip2" | "Gemma3" | "Idefics2" | "Lfm2Vl" => Self::VIT,
+            "Gemma4" => Self::GEMMA4,
+            "Pix2Struct" => Self::PIX2STRUCT,
+            "Cohere2Vision" => Self::COMMAND,
+            "Llama4" => Self::LLAMA4,
             "Siglip" | "Beit" => Self::SIGLIP,
             "MobileNetV1" | "MobileNetV2" => Self::MOBILENET,
             "EfficientNet" => Self::EFFICIENTNET,
@@ -243,16 +287,18 @@ impl Usual {
             "OwlViT" => Self::OWL,
             "Owlv2" => Self::OWL2,
             "Idefics3" | "SmolVLM" => Self::IDEFICS,
-            "Qwen2VL" | "Qwen2_5_VL" | "PaddleOCRVL" => Self::QWEN,
+            "Qwen2VL" | "Qwen2_5_VL" | "PaddleOCRVL" | "Glm4v" | "Glm46V" => Self::QWEN,
             "DeiT" => Self::DEIT,
-            "Detr" | "ConditionalDetr" | "DeformableDetr" | "Yolos" => Self::DETR,
+            "Detr" | "ConditionalDetr" | "DeformableDetr" | "GroundingDino" | "Yolos"
+            | "MaskFormer" | "Mask2Former" => Self::DETR,
             "RTDetr" => Self::RT_DETR,
+            "Sam2" => Self::SAM2,
             "Segformer" => Self::SEGFORMER,
             "ConvNext" => Self::CONVNEXT,
             "Donut" => Self::DONUT,
             "Nougat" => Self::NOUGAT,
             "Pixtral" => Self::PIXTRAL,
-            "GotOcr2" => Self::GOT_OCR2,
+            "GotOcr2" | "Ovis2" => Self::GOT_OCR2,
             "Janus" | "DeepseekVL" => Self::JANUS,
             _ => return None,
         })

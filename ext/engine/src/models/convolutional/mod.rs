@@ -8,8 +8,6 @@ mod resnet;
 mod segformer;
 mod swin;
 
-pub use swin::Windows;
-
 use candle_core::{DType, Tensor};
 
 use crate::models::detection::attention::Attention;
@@ -243,7 +241,7 @@ impl Backbone {
             Some("convnext" | "convnextv2") => convnext::load(raw, modules),
             Some("dinov3_convnext") => convnext::dinov3(raw, modules),
             Some("segformer") => segformer::load(raw, modules),
-            Some("swin" | "swinv2") => swin::load(raw, modules),
+            Some("swin" | "swinv2" | "donut-swin") => swin::load(raw, modules),
             Some("mobilenet_v2") => mobilenet::load(raw, modules),
             Some("efficientnet") => efficientnet::load(raw, modules),
             Some("timm_backbone") => resnet::timm_of(raw, modules),
@@ -356,13 +354,19 @@ impl Backbone {
 }
 
 /// A list of sizes, of which there must be as many as stages.
-fn sizes(raw: &RawConfig, key: &str, usual: &[usize], count: Option<usize>) -> Result<Vec<usize>> {
+pub fn sizes(
+    raw: &RawConfig,
+    key: &str,
+    usual: &[usize],
+    count: Option<usize>,
+) -> Result<Vec<usize>> {
     let sizes = match raw.opt_integers(key)? {
         None => usual.to_vec(),
         Some(numbers) => {
             let sizes = numbers.iter().map(|&number| usize::try_from(number).ok());
             let sizes = sizes.map(|size| size.filter(|size| STAGES.contains(size)));
             let sizes: Option<Vec<usize>> = sizes.collect();
+            let sizes = sizes.filter(|sizes| !sizes.is_empty());
             sizes.ok_or_else(|| {
                 let reason = format!("{key:?} is {numbers:?}, which are not sizes");
                 Error::corrupt(raw.file(), reason)

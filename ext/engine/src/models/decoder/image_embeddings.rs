@@ -6,13 +6,60 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::batch::BidirectionalSpan;
+use super::config::DecoderConfig;
 use super::model::{Decoder, Reading};
 use crate::models::rope::Place;
 use crate::{Error, Result};
 use kernels::paged::{PagedBatch, PagedPiece};
+
+/// In which layers the tokens of an image see each other, whichever comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageAttention {
+    #[default]
+    Causal,
+    /// In all (Gemma 3).
+    Bidirectional,
+    /// In those with a window (Gemma 4).
+    BidirectionalInWindows,
+}
+
+impl DecoderConfig {
+    /// Whether the tokens of an image see each other in some layers.
+    pub fn has_bidirectional_images(&self) -> bool {
+        self.bidirectional_images != ImageAttention::Causal
+    }
+}
+
+/// Where rows stand that positions count in several directions: line by line, grid after grid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    pub columns: usize,
+    pub rows: usize,
+    /// How far the grids of a video lie apart in time.
+    pub interval: f32,
+}
+
+impl Grid {
+    /// Of an image.
+    pub fn still((columns, rows): (usize, usize)) -> Self {
+        Self {
+            columns,
+            rows,
+            interval: 0.0,
+        }
+    }
+
+    /// The coordinates of a row, from the first one's on.
+    fn place(&self, at: usize) -> Place {
+        let (columns, rows) = (self.columns.max(1), self.rows.max(1));
+        let time = (at / (columns * rows)) as f32 * self.interval;
+        let at = at % (columns * rows);
+        [time as u32, (at / columns) as u32, (at % columns) as u32]
+    }
+}
 
 /// Rows of the decoder's width, for as long as someone holds them.
 #[derive(Debug)]
@@ -23,8 +70,8 @@ pub struct ImageEmbedding {
     /// What is added to the stream after each of the first layers, alike (Qwen3-VL).
     deep: Vec<Tensor>,
     count: usize,
-    /// (columns, rows) that positions follow; without it rows stand one after the other.
-    grid: Option<(usize, usize)>,
+    /// What positions follow; without it rows stand one after the other.
+    grid: Option<Grid>,
 }
 
 /// A run of tokens, or of the rows of one image, in a list of ids.
@@ -62,7 +109,7 @@ impl ImageTable {
     pub fn admit(
         &self,
         (rows, deep): (Tensor, Vec<Tensor>),
-        grid: Option<(usize, usize)>,
+        grid: Option<Grid>,
         vocabulary: usize,
     ) -> Result<Arc<ImageEmbedding>> {
         let count = rows.dim(0)?;
@@ -178,13 +225,11 @@ impl ImageTable {
                     places.extend((next..next + run.length as u32).map(|at| [at; 3]));
                     next += run.length as u32;
                 }
-                Some(((columns, rows), first)) => {
-                    let columns = columns.max(1);
-                    places.extend((first..first + run.length).map(|at| {
-                        let (row, column) = (at / columns, at % columns);
-                        [next, next + row as u32, next + column as u32]
-                    }));
-                    next += columns.max(rows) as u32;
+                Some((grid, first)) => {
+                    let rows = first..first + run.length;
+                    places
+                        .extend(rows.map(|at| grid.place(at).map(|own| next.saturating_add(own))));
+                    next += grid.columns.max(grid.rows) as u32;
                 }
             }
         }
@@ -227,12 +272,12 @@ impl ImageTable {
 
 impl Decoder {
     /// Lets rows `[count, hidden]` stand in prompts, under ids of their own, and `deep` ones be added after the
-    /// first layers. `grid` is (columns, rows) of those that have positions in both directions.
+    /// first layers. `grid` is that of those which have positions in several directions.
     pub fn admit(
         &self,
         rows: Tensor,
         deep: Vec<Tensor>,
-        grid: Option<(usize, usize)>,
+        grid: Option<Grid>,
     ) -> Result<Arc<ImageEmbedding>> {
         let shape = [rows.dim(0)?, self.config().hidden_size];
         if [&rows]
@@ -245,8 +290,8 @@ impl Decoder {
             ));
         }
         let window = self.config().windows.iter().flatten().min();
-        let beyond =
-            window.filter(|&&window| self.config().bidirectional_images && rows.dims()[0] > window);
+        let beyond = window
+            .filter(|&&window| self.config().has_bidirectional_images() && rows.dims()[0] > window);
         if let Some(window) = beyond {
             return Err(Error::UnsupportedModel(format!(
                 "an image of {} tokens does not fit the model's windows of {window}",
@@ -259,13 +304,21 @@ impl Decoder {
         self.images.admit(rows, grid, self.config().vocab_size)
     }
 
-    /// How many of `tokens` a pass reads that has room for `most`: images whose tokens see each other are
-    /// not divided.
+    /// Whether the tokens of a prompt see each other.
+    pub fn is_bidirectional_prompt(&self, tokens: &[u32]) -> bool {
+        self.config().bidirectional_prompts && has_images(tokens, self.config().vocab_size)
+    }
+
+    /// How many of `tokens` a pass reads that has room for `most`: images and prompts whose tokens see each other
+    /// are not divided.
     pub fn piece_length(&self, tokens: &[u32], most: usize) -> usize {
+        if self.is_bidirectional_prompt(tokens) {
+            return tokens.len();
+        }
         let length = tokens.len().min(most);
         let last = length.checked_sub(1).and_then(|last| tokens.get(last));
         let image = match last {
-            Some(&id) if self.config().bidirectional_images => self.images.find(id),
+            Some(&id) if self.config().has_bidirectional_images() => self.images.find(id),
             _ => None,
         };
         match (image, last) {
@@ -277,19 +330,33 @@ impl Decoder {
         }
     }
 
-    /// The images among what is read.
+    /// The images among what is read, or the prompts.
     pub(super) fn bidirectional_spans(
         &self,
         readings: &[Reading<'_>],
         pieces: &[PagedPiece],
+        device: &Device,
     ) -> Result<Vec<BidirectionalSpan>> {
         let mut bidirectional_spans = Vec::new();
+        if !(self.config().has_bidirectional_images() || self.config().bidirectional_prompts) {
+            return Ok(bidirectional_spans);
+        }
         for (reading, piece) in readings.iter().zip(pieces) {
-            let ranges = self
-                .images
-                .ranges(reading.tokens, self.config().vocab_size)?;
+            let whole = self.config().bidirectional_prompts;
+            let prompt = reading.sequence.bidirectional_prompt();
+            let prompt = prompt.saturating_sub(reading.sequence.length());
+            let prompt = 0..prompt.min(reading.tokens.len());
+            let ranges = if whole {
+                Some(prompt)
+                    .filter(|prompt| !prompt.is_empty())
+                    .into_iter()
+                    .collect()
+            } else {
+                self.images
+                    .ranges(reading.tokens, self.config().vocab_size)?
+            };
             for range in ranges {
-                let whole = PagedPiece {
+                let piece_of = PagedPiece {
                     rows: 0..range.len(),
                     pages: piece.pages.clone(),
                     keys: reading.sequence.length() + range.end,
@@ -297,7 +364,11 @@ impl Decoder {
                 let start = piece.rows.start;
                 bidirectional_spans.push(BidirectionalSpan {
                     rows: start + range.start..start + range.end,
-                    batch: PagedBatch::new(vec![whole], self.device())?,
+                    batch: PagedBatch::new(vec![piece_of], device)?,
+                    whole,
+                    in_windows: !whole
+                        && self.config().bidirectional_images
+                            == ImageAttention::BidirectionalInWindows,
                 });
             }
         }
@@ -319,7 +390,6 @@ pub fn unknown(id: u32, vocabulary: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Device;
 
     fn rows(values: &[f32]) -> Tensor {
         Tensor::from_slice(values, (values.len(), 1), &Device::Cpu).unwrap()
@@ -349,7 +419,8 @@ mod tests {
     fn the_rows_of_an_image_stand_in_a_grid() {
         let images = ImageTable::default();
         let image = rows(&[0.0; 6]);
-        let image = images.admit((image, Vec::new()), Some((3, 2)), 5).unwrap();
+        let grid = Some(Grid::still((3, 2)));
+        let image = images.admit((image, Vec::new()), grid, 5).unwrap();
         let mut ids = vec![1, 2];
         ids.extend(image.ids());
         ids.extend([3, 4]);
@@ -364,6 +435,18 @@ mod tests {
         assert_eq!(images.places(&ids[..2], 1, 5).unwrap(), (1, None));
         let ranges = images.ranges(&ids, 5).unwrap();
         assert_eq!((ranges.len(), ranges[0].clone()), (1, 2..8));
+    }
+
+    #[test]
+    fn the_grids_of_a_video_follow_each_other() {
+        let grid = Grid {
+            columns: 2,
+            rows: 1,
+            interval: 1.5,
+        };
+        let places: Vec<Place> = (0..6).map(|at| grid.place(at)).collect();
+        assert_eq!(places[..3], [[0, 0, 0], [0, 0, 1], [1, 0, 0]]);
+        assert_eq!(places[3..], [[1, 0, 1], [3, 0, 0], [3, 0, 1]]);
     }
 
     #[test]

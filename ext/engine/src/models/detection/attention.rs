@@ -49,6 +49,17 @@ impl Attention {
 
     /// What queries find among keys, and get of values.
     pub fn forward(&self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
+        let ends = [0, queries.dim(0)? as u32];
+        self.within([queries, keys, values], &ends, &[0, keys.dim(0)? as u32])
+    }
+
+    /// The same of several sequences, each of which sees its own keys.
+    pub fn within(
+        &self,
+        [queries, keys, values]: [&Tensor; 3],
+        ends: &[u32],
+        key_ends: &[u32],
+    ) -> Result<Tensor> {
         let split = |linear: &Linear, x: &Tensor| -> Result<Tensor> {
             let rows = linear.forward(x)?;
             let (count, width) = rows.dims2()?;
@@ -60,8 +71,7 @@ impl Attention {
         let (count, _, width) = q.dims3()?;
         let scale = 1.0 / (width as f32).sqrt();
         let options = AttentionOptions::new(AttentionKind::Bidirectional, scale);
-        let ends = [0, count as u32];
-        let mixed = attention(&q, &k, &v, &ends, &[0, k.dim(0)? as u32], &options)?;
+        let mixed = attention(&q, &k, &v, ends, key_ends, &options)?;
         self.output
             .forward(&mixed.reshape((count, self.heads * width))?)
     }
@@ -178,6 +188,9 @@ pub struct EncoderLayer {
     order: Order,
 }
 
+/// Of the sines of DETR's positions.
+pub const TEMPERATURE: f32 = 10_000.0;
+
 /// What the layers of a stack have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
@@ -230,8 +243,27 @@ pub fn placed(x: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
+/// What angles are divided by before their sines and cosines are taken, in turns.
+pub fn divisors(count: usize, temperature: f32) -> Vec<f32> {
+    let divisor = |at: usize| temperature.powf(2.0 * (at / 2) as f32 / count as f32);
+    (0..count).map(divisor).collect()
+}
+
+/// Sines and cosines of an angle, in turns.
+pub fn turns(angle: f32, divisors: &[f32]) -> impl Iterator<Item = f32> + '_ {
+    let turn = move |(at, divisor): (usize, &f32)| match at % 2 {
+        0 => (angle / divisor).sin(),
+        _ => (angle / divisor).cos(),
+    };
+    divisors.iter().enumerate().map(turn)
+}
+
 /// Sines and cosines of the rows and columns of a map, as DETR has them: of places between 0 and 2π.
-pub fn normalized_sines((height, width): (usize, usize), channels: usize) -> Result<Vec<f32>> {
+pub fn normalized_sines(
+    (height, width): (usize, usize),
+    channels: usize,
+    temperature: f32,
+) -> Result<Vec<f32>> {
     let half = channels / 2;
     if half == 0 || !channels.is_multiple_of(4) {
         let reason = format!("{channels} channels can't hold the sines of rows and columns");
@@ -240,20 +272,12 @@ pub fn normalized_sines((height, width): (usize, usize), channels: usize) -> Res
     let angle = |at: usize, count: usize| {
         (at + 1) as f32 / (count as f32 + 1e-6) * (2.0 * std::f64::consts::PI) as f32
     };
-    let divisors: Vec<f32> = (0..half)
-        .map(|at| 10_000f32.powf(2.0 * (at / 2) as f32 / half as f32))
-        .collect();
+    let divisors = divisors(half, temperature);
     let mut values = Vec::with_capacity(height * width * channels);
     for y in 0..height {
         for x in 0..width {
             for angle in [angle(y, height), angle(x, width)] {
-                values.extend(divisors.iter().enumerate().map(|(at, divisor)| {
-                    if at % 2 == 0 {
-                        (angle / divisor).sin()
-                    } else {
-                        (angle / divisor).cos()
-                    }
-                }));
+                values.extend(turns(angle, &divisors));
             }
         }
     }

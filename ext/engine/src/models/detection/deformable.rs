@@ -1,6 +1,7 @@
 //! Attention to some places around a point: each query says where, and how much of each.
 
 use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 
 use crate::models::modules::Modules;
 use crate::nn::{Inventory, Linear};
@@ -24,11 +25,22 @@ pub struct Deformable {
 pub struct Settings {
     /// How many places of each level.
     pub points: Vec<usize>,
-    /// Of offsets, beside the size of the box and the number of places.
-    pub scale: f32,
+    pub reach: Reach,
     /// The nearest place instead of a mean of four.
     pub nearest: bool,
 }
+
+/// What an offset is a part of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reach {
+    /// So many times the box of the query, divided by the number of places.
+    Box(f32),
+    /// One place of the level.
+    Place,
+}
+
+/// So many numbers are laid out at once where the device picks rows.
+const MOST_ELEMENTS: usize = 1 << 23;
 
 impl Settings {
     fn shares(&self) -> Vec<f32> {
@@ -100,50 +112,21 @@ impl Deformable {
             Some(linear) => linear.forward(&levels.rows)?,
             None => levels.rows.clone(),
         };
-        let (places, width) = values.dims2()?;
-        let size = width / self.heads;
-        let count = boxes.len();
-        let offsets = numbers(&self.offsets.forward(queries)?)?;
-        let points: usize = self.settings.points.iter().sum();
+        let points = self.shares.len();
         let weights = self.weights.forward(queries)?;
-        let weights = weights.reshape((count * self.heads, points))?;
-        let weights = numbers(&kernels::softmax(&weights)?)?;
-        let taps = if self.settings.nearest { 1 } else { 4 };
-        let mut rows = Vec::with_capacity(count * self.heads * points * taps);
-        let mut parts = Vec::with_capacity(rows.capacity());
-        let each = offsets.chunks_exact(2).zip(&weights).enumerate();
-        for (number, (offset, &weight)) in each {
-            let (row, point) = (number / points, number % points);
-            let (query, head) = (row / self.heads, row % self.heads);
-            let (level, start) = self.level(point, &levels.sizes)?;
-            let centre = boxes[query];
-            let at = [0, 1].map(|axis| {
-                let share = self.shares[point];
-                let reach = offset[axis] * share * centre[2 + axis] * self.settings.scale;
-                centre[axis] + reach
-            });
-            let mut take = |place: Option<usize>, part: f32| {
-                // What lies outside adds nothing.
-                let row = place.map_or(0, |place| start + place) * self.heads + head;
-                rows.push(row as u32);
-                parts.push(if place.is_some() { part * weight } else { 0.0 });
-            };
-            if self.settings.nearest {
-                take(Some(nearest(at, level)), 1.0);
-            } else {
-                around(at, level)
-                    .into_iter()
-                    .for_each(|(place, part)| take(place, part));
-            }
-        }
-        let device = values.device();
-        let values = values.contiguous()?.reshape((places * self.heads, size))?;
-        let number = rows.len();
-        let seen = values.index_select(&Tensor::from_vec(rows, number, device)?, 0)?;
-        let seen = seen.reshape((count * self.heads, points * taps, size))?;
-        let parts = Tensor::from_vec(parts, (count * self.heads, 1, points * taps), device)?;
-        let mixed = parts.to_dtype(seen.dtype())?.matmul(&seen)?;
-        let mixed = mixed.reshape((count, width))?;
+        let weights = weights.reshape((boxes.len() * self.heads, points))?;
+        let points = (0..points).map(|point| self.level(point, &levels.sizes));
+        let sampling = Sampling {
+            own: self,
+            offsets: numbers(&self.offsets.forward(queries)?)?,
+            weights: numbers(&kernels::softmax(&weights)?)?,
+            boxes,
+            points: points.collect::<Result<_>>()?,
+        };
+        let mixed = match values.device() {
+            Device::Cpu => sampling.mixed(&values)?,
+            _ => sampling.picked(&values)?,
+        };
         match &self.output {
             Some(linear) => linear.forward(&mixed),
             None => Ok(mixed),
@@ -161,6 +144,103 @@ impl Deformable {
             start += size.0 * size.1;
         }
         Err(Error::Internal(format!("point {point} is on no level")))
+    }
+}
+
+/// What the queries of one call look at.
+struct Sampling<'a> {
+    own: &'a Deformable,
+    /// [queries · heads · points, 2]
+    offsets: Vec<f32>,
+    /// [queries · heads, points]
+    weights: Vec<f32>,
+    boxes: &'a [[f32; 4]],
+    /// The level of each point: its size, and where its places begin.
+    points: Vec<((usize, usize), usize)>,
+}
+
+impl Sampling<'_> {
+    /// The places that a head of a query looks at, and how much each counts; those outside of the map are left out.
+    fn each(&self, query: usize, head: usize, mut take: impl FnMut(usize, f32)) {
+        let settings = &self.own.settings;
+        let first = (query * self.own.heads + head) * self.points.len();
+        let centre = self.boxes[query];
+        for (point, &(size, start)) in self.points.iter().enumerate() {
+            let offset = &self.offsets[2 * (first + point)..][..2];
+            let weight = self.weights[first + point];
+            let at = [0, 1].map(|axis| match settings.reach {
+                Reach::Box(scale) => {
+                    let share = self.own.shares[point];
+                    centre[axis] + offset[axis] * share * centre[2 + axis] * scale
+                }
+                Reach::Place => centre[axis] + offset[axis] / [size.1, size.0][axis] as f32,
+            });
+            if settings.nearest {
+                take(start + nearest(at, size), weight);
+                continue;
+            }
+            for (place, part) in around(at, size) {
+                if let Some(place) = place {
+                    take(start + place, part * weight);
+                }
+            }
+        }
+    }
+
+    /// [queries, width] of [places, width], on the CPU.
+    fn mixed(&self, values: &Tensor) -> Result<Tensor> {
+        let width = values.dim(1)?;
+        let size = width / self.own.heads;
+        let rows = numbers(values)?;
+        let mut mixed = vec![0f32; self.boxes.len() * width];
+        let queries = mixed.par_chunks_mut(width.max(1)).enumerate();
+        queries.for_each(|(query, row)| {
+            for (head, sum) in row.chunks_mut(size.max(1)).enumerate() {
+                self.each(query, head, |place, part| {
+                    let seen = &rows[place * width + head * size..][..size];
+                    sum.iter_mut()
+                        .zip(seen)
+                        .for_each(|(sum, x)| *sum += part * x);
+                });
+            }
+        });
+        let mixed = Tensor::from_vec(mixed, (self.boxes.len(), width), values.device())?;
+        Ok(mixed.to_dtype(values.dtype())?)
+    }
+
+    /// The same on other devices, which pick rows and multiply them.
+    fn picked(&self, values: &Tensor) -> Result<Tensor> {
+        let (places, width) = values.dims2()?;
+        let (heads, size) = (self.own.heads, width / self.own.heads);
+        let taps = self.points.len() * if self.own.settings.nearest { 1 } else { 4 };
+        let values = values.contiguous()?.reshape((places * heads, size))?;
+        let most = (MOST_ELEMENTS / (heads * taps * size).max(1)).max(1);
+        let all: Vec<usize> = (0..self.boxes.len()).collect();
+        let mut parts = Vec::with_capacity(all.len().div_ceil(most));
+        for queries in all.chunks(most) {
+            let groups = queries.len() * heads;
+            let mut rows = Vec::with_capacity(groups * taps);
+            let mut shares = Vec::with_capacity(groups * taps);
+            for group in 0..groups {
+                let (query, head) = (queries[group / heads], group % heads);
+                self.each(query, head, |place, part| {
+                    rows.push((place * heads + head) as u32);
+                    shares.push(part);
+                });
+                // What lies outside adds nothing.
+                rows.resize((group + 1) * taps, 0);
+                shares.resize((group + 1) * taps, 0.0);
+            }
+            let count = rows.len();
+            let rows = Tensor::from_vec(rows, count, values.device())?;
+            let seen = values
+                .index_select(&rows, 0)?
+                .reshape((groups, taps, size))?;
+            let shares = Tensor::from_vec(shares, (groups, 1, taps), values.device())?;
+            let mixed = shares.to_dtype(seen.dtype())?.matmul(&seen)?;
+            parts.push(mixed.reshape((queries.len(), width))?);
+        }
+        Ok(Tensor::cat(&parts, 0)?)
     }
 }
 

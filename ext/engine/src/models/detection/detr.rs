@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::attention::{normalized_sines, placed, residual};
-use super::attention::{Attention, EncoderLayer, Mlp, Order, Sizes};
+use super::attention::{Attention, EncoderLayer, Mlp, Order, Sizes, TEMPERATURE};
 use super::{count, layers, Predictions};
 use crate::models::config::activation;
 use crate::models::convolutional::Backbone;
@@ -195,7 +195,7 @@ impl Detr {
             .last()
             .ok_or_else(|| Error::Internal("a backbone made no map".into()))?;
         let map = self.projection.forward(map)?;
-        let sines = normalized_sines(map.size(), self.width)?;
+        let sines = normalized_sines(map.size(), self.width, TEMPERATURE)?;
         let rows = &map.rows;
         let positions = Tensor::from_vec(sines, rows.shape(), rows.device())?;
         let positions = positions.to_dtype(rows.dtype())?;

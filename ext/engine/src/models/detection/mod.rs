@@ -1,9 +1,11 @@
 //! Detectors: pictures in, and for each query its classes and its box out.
 
 pub mod attention;
-mod deformable;
+pub mod deformable;
 mod detr;
 mod distribution;
+pub mod grounded;
+pub mod levels;
 pub mod open;
 mod pyramid;
 mod rt_detr;
@@ -34,6 +36,9 @@ pub const TYPES: &[&str] = &[
 /// The same of detectors that find what a call names.
 pub const OPEN_TYPES: &[&str] = &["owlvit", "owlv2"];
 
+/// Those of them that read all names as one text.
+pub const GROUNDED_TYPES: &[&str] = &["grounding-dino", "mm-grounding-dino"];
+
 #[derive(Debug)]
 pub struct Detector {
     model: Model,
@@ -63,8 +68,6 @@ pub struct Predictions {
 /// How logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scoring {
-    /// The best class of each query by itself.
-    Best,
     /// All add up to 1; the last class stands for nothing.
     Exclusive,
     /// Each by itself; the best of all queries and classes count.

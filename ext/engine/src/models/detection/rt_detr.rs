@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::attention::{placed, residual, Attention, Mlp, Order};
-use super::deformable::{numbers, Deformable, Levels, Settings};
+use super::deformable::{numbers, Deformable, Levels, Reach, Settings};
 use super::distribution::Distributions;
 use super::pyramid::Pyramid;
 use super::{count, layers, size, Predictions};
@@ -251,7 +251,7 @@ impl DecoderShape {
             epsilon: raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-5) as f32,
             settings: Settings {
                 points,
-                scale: raw.opt_f64("decoder_offset_scale")?.unwrap_or(0.5) as f32,
+                reach: Reach::Box(raw.opt_f64("decoder_offset_scale")?.unwrap_or(0.5) as f32),
                 nearest: match raw.opt_string("decoder_method")? {
                     Some("default") | None => false,
                     Some("discrete") => true,
@@ -330,14 +330,7 @@ impl Proposals {
     /// The best places, and their boxes before the sigmoid.
     fn choose(&self, levels: &Levels) -> Result<(Tensor, Vec<[f32; 4]>)> {
         let anchors = anchors(&levels.sizes);
-        if anchors.len() < self.count {
-            return Err(Error::InvalidInput(format!(
-                "the image became {} places, of which the model chooses {}: its preprocessor_config.json belongs to \
-                 another model",
-                anchors.len(),
-                self.count
-            )));
-        }
+        check_places(anchors.len(), self.count)?;
         let rows = &levels.rows;
         let valid = anchors
             .iter()
@@ -350,9 +343,7 @@ impl Proposals {
         let best = scores
             .chunks_exact(classes)
             .map(|row| row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-        let mut order: Vec<(f32, u32)> = best.zip(0..).collect();
-        order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let chosen: Vec<u32> = order.iter().take(self.count).map(|&(_, at)| at).collect();
+        let chosen = largest(best, self.count);
         let places = Tensor::from_slice(&chosen, chosen.len(), rows.device())?;
         let memory = memory.index_select(&places, 0)?;
         let added = rows_of_four(&self.boxes.forward(&memory)?)?;
@@ -365,8 +356,26 @@ impl Proposals {
     }
 }
 
+/// An error where there are fewer places than a model chooses.
+pub(super) fn check_places(places: usize, wanted: usize) -> Result<()> {
+    if places >= wanted {
+        return Ok(());
+    }
+    Err(Error::InvalidInput(format!(
+        "the image became {places} places, of which the model chooses {wanted}: its preprocessor_config.json belongs \
+         to another model"
+    )))
+}
+
+/// The places of the largest numbers, the largest first.
+pub(super) fn largest(numbers: impl Iterator<Item = f32>, count: usize) -> Vec<u32> {
+    let mut order: Vec<(f32, u32)> = numbers.zip(0..).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    order.iter().take(count).map(|&(_, at)| at).collect()
+}
+
 /// Boxes in the middle of all places, before the sigmoid; `None` for those too near to an edge.
-fn anchors(sizes: &[(usize, usize)]) -> Vec<Option<[f32; 4]>> {
+pub(super) fn anchors(sizes: &[(usize, usize)]) -> Vec<Option<[f32; 4]>> {
     const SIZE: f32 = 0.05;
     const LEAST: f32 = 1e-2;
     let mut anchors = Vec::new();

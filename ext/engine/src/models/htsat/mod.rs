@@ -2,22 +2,18 @@
 
 mod image;
 mod patches;
-mod swin;
 
 use candle_core::{DType, Device, Tensor};
 
 use crate::models::config;
 use crate::models::modules::Modules;
-use crate::nn::{Inventory, Norm};
+use crate::models::swin::{Block, Merging, Sizes, Version, EPSILON};
+use crate::nn::{FeatureMap, Inventory, Norm};
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, WIDTH};
 
 use image::Folding;
 use patches::Patches;
-use swin::Stage;
-
-/// Of norms whose configuration says nothing.
-const EPSILON: f32 = 1e-5;
 
 /// What a checkpoint says of the tower.
 #[derive(Clone, Debug)]
@@ -175,6 +171,58 @@ fn refuse(raw: &RawConfig) -> Result<()> {
     }
 }
 
+#[derive(Debug)]
+struct Stage {
+    blocks: Vec<Block>,
+    merging: Option<Merging>,
+}
+
+impl Stage {
+    fn load(config: &HtsatConfig, number: usize, modules: &Modules<'_>) -> Result<Self> {
+        let sizes = Sizes {
+            width: config.width << number,
+            heads: config.heads[number],
+            window: config.window,
+            learned: 0,
+            version: Version::First,
+            activation: config.activation,
+            epsilon: config.norm_epsilon,
+            shrinks: true,
+        };
+        let blocks = (0..config.depths[number]).map(|block| {
+            let shift = if block % 2 == 1 { config.window / 2 } else { 0 };
+            Block::load(&modules.at(format!("blocks.{block}")), sizes, shift)
+        });
+        let merges = number + 1 < config.depths.len();
+        let merging = merges.then(|| {
+            let modules = modules.at("downsample");
+            Merging::load(&modules, sizes.width, sizes.version)
+        });
+        Ok(Self {
+            blocks: blocks.collect::<Result<_>>()?,
+            merging: merging.transpose()?,
+        })
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let mut blocks = self.blocks.iter();
+        blocks.try_for_each(|block| block.list(inventory))?;
+        let mut merging = self.merging.iter();
+        merging.try_for_each(|merging| merging.list(inventory))
+    }
+
+    fn forward(&self, mut map: FeatureMap, cancel: &CancelToken) -> Result<FeatureMap> {
+        for block in &self.blocks {
+            cancel.check()?;
+            map = block.forward(&map)?;
+        }
+        match &self.merging {
+            Some(merging) => merging.forward(&map),
+            None => Ok(map),
+        }
+    }
+}
+
 impl Htsat {
     pub fn load(config: HtsatConfig, modules: &Modules<'_>) -> Result<Self> {
         let stages = 0..config.depths.len();
@@ -213,11 +261,11 @@ impl Htsat {
             Ok(image.to_dtype(self.dtype)?)
         });
         let images: Vec<Tensor> = images.collect::<Result<_>>()?;
-        let mut x = self.patches.forward(&images)?;
+        let mut map = FeatureMap::new(self.patches.forward(&images)?, self.config.grid())?;
         for stage in &self.stages {
-            x = stage.forward(&x, cancel)?;
+            map = stage.forward(map, cancel)?;
         }
-        let states = self.norm.forward(&x)?.to_dtype(DType::F32)?;
+        let states = self.norm.forward(&map.rows)?.to_dtype(DType::F32)?;
         Ok(states.mean_keepdim(0)?)
     }
 }

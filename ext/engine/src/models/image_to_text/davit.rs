@@ -3,10 +3,11 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::swin::{counts, Windows};
 use crate::models::config;
+use crate::models::convolutional::sizes;
 use crate::models::detection::attention::check_heads;
 use crate::models::modules::{Convolution, Modules};
+use crate::models::swin::Windows;
 use crate::nn::{attention, AttentionKind, AttentionOptions};
 use crate::nn::{elementwise, Conv2d, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{CancelToken, Error, Result};
@@ -56,7 +57,7 @@ enum Mixing {
 
 impl Davit {
     pub fn load(raw: &RawConfig, modules: &Modules<'_>, cancel: &CancelToken) -> Result<Self> {
-        let list = |key: &str, usual: &[usize]| counts(raw, key, usual);
+        let list = |key: &str, usual: &[usize]| sizes(raw, key, usual, None);
         let depths = list("depths", &[1, 1, 9, 1])?;
         let widths = list("embed_dim", &[128, 256, 512, 1024])?;
         let heads = list("num_heads", &[4, 8, 16, 32])?;

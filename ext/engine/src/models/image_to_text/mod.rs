@@ -1,16 +1,17 @@
 //! Models that read images and write texts: an encoder of images, and a decoder that attends to what it made.
 
 mod davit;
-mod swin;
+mod patches;
 
 use candle_core::{DType, Device, Tensor};
 
+use crate::models::convolutional::{self, Backbone};
 use crate::models::encoder::{Encoder, Piece};
 use crate::models::families;
 use crate::models::modules::Modules;
 use crate::models::seq2seq::{self, CrossDecoder, DecoderShape, Memory};
 use crate::models::vision::{Blueprint as VisionBlueprint, Tower};
-use crate::nn::{Inventory, Linear};
+use crate::nn::{FeatureMap, Inventory, Linear};
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::RawConfig;
 use formats::image::View;
@@ -18,10 +19,10 @@ use formats::weights::WeightSource;
 use serde_json::json;
 
 use davit::{Davit, Projector};
-use swin::Swin;
+use patches::Patches;
 
 /// The `model_type`s that it runs.
-pub const TYPES: &[&str] = &["vision-encoder-decoder", "florence2"];
+pub const TYPES: &[&str] = &["vision-encoder-decoder", "florence2", "pix2struct"];
 
 /// Weights and blueprint; immutable, and free to be shared between threads.
 #[derive(Debug)]
@@ -37,9 +38,32 @@ pub struct ImageToText {
 enum Images {
     /// A vision tower, and what leads from its width to the decoder's.
     Tower(Box<(Tower, Option<Linear>)>),
-    Swin(Box<(Swin, Option<Linear>)>),
+    Swin(Box<Swin>),
+    /// Patches of a picture in its own proportions (Pix2Struct).
+    Patches(Box<Patches>),
     /// Rows that stand before a text in an encoder of texts (Florence-2).
     BeforeText(Box<(Davit, Projector, Encoder)>),
+}
+
+/// Donut's encoder, of which the decoder reads the last map.
+#[derive(Debug)]
+struct Swin {
+    backbone: Backbone,
+    /// How many layers each stage has.
+    depths: Vec<usize>,
+    bridge: Option<Linear>,
+    place: (Device, DType),
+}
+
+impl Swin {
+    fn forward(&self, view: &View, cancel: &CancelToken) -> Result<Tensor> {
+        let image = FeatureMap::of_view(view, (&self.place.0, self.place.1))?;
+        let maps = self
+            .backbone
+            .forward(&image, &[self.depths.len()], cancel)?;
+        let last = maps.into_iter().next_back().map(|map| map.rows);
+        last.ok_or_else(|| Error::Internal("a backbone made no map".into()))
+    }
 }
 
 impl ImageToText {
@@ -52,6 +76,7 @@ impl ImageToText {
         match raw.model_type()? {
             Some("vision-encoder-decoder") => Self::load_pair(raw, source, place, cancel),
             Some("florence2") => Self::load_florence(raw, source, place, cancel),
+            Some("pix2struct") => Self::load_patches(raw, source, place, cancel),
             found => Err(families::unknown(
                 raw.file(),
                 ("model_type", found.unwrap_or("(none)")),
@@ -91,9 +116,14 @@ impl ImageToText {
             }
         };
         let images = if encoder.model_type()? == Some("donut-swin") {
-            let swin = Swin::load(&encoder, &modules.at("encoder"), cancel)?;
-            let bridge = bridge(swin.width())?;
-            Images::Swin(Box::new((swin, bridge)))
+            let backbone = Backbone::load(Some(&encoder), &modules.at("encoder"), cancel)?;
+            let depths = convolutional::sizes(&encoder, "depths", &[2, 2, 6, 2], None)?;
+            Images::Swin(Box::new(Swin {
+                bridge: bridge(backbone.channels().last().copied().unwrap_or(0))?,
+                backbone,
+                depths,
+                place: (device.clone(), dtype),
+            }))
         } else {
             let blueprint = tower_blueprint(&encoder)?;
             let tower = Tower::load(&blueprint, source, (device, dtype), false, cancel)?;
@@ -108,6 +138,36 @@ impl ImageToText {
             decoder: writer,
             shape,
             family: encoder.model_type()?.unwrap_or_default().to_owned(),
+        })
+    }
+
+    fn load_patches(
+        raw: &RawConfig,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let (shape, names) = families::reading_decoder(&raw.nested("text_config")?)?;
+        let mut tensors = source.names();
+        tensors.sort();
+        let modules = Modules::new(source, &tensors, (device, dtype), false);
+        let vision = raw.nested("vision_config")?;
+        let patches = Patches::load(&vision, &modules.at("encoder"), cancel)?;
+        let (width, wanted) = (patches.width(), shape.stack.hidden_size);
+        if width != wanted {
+            let reason = format!(
+                "its decoder reads states of {wanted} numbers, and its encoder makes {width}"
+            );
+            return Err(Error::corrupt(raw.file(), reason));
+        }
+        let place = (device, dtype);
+        let mut decoder = CrossDecoder::load(shape.clone(), &names, source, place, false, cancel)?;
+        decoder.load_head(&names, source, place)?;
+        Ok(Self {
+            images: Images::Patches(Box::new(patches)),
+            decoder,
+            shape,
+            family: "pix2struct".to_owned(),
         })
     }
 
@@ -133,6 +193,7 @@ impl ImageToText {
             stack: config.decoder.clone(),
             vocab_size: config.vocab_size,
             output_scale: config.output_scale,
+            few_rows: false,
         };
         let place = (device, dtype);
         let names = &blueprint.names;
@@ -167,7 +228,8 @@ impl ImageToText {
     pub fn layer_count(&self) -> usize {
         let encoder = match &self.images {
             Images::Tower(parts) => parts.0.config().encoder.layers.len(),
-            Images::Swin(parts) => parts.0.layer_count(),
+            Images::Swin(swin) => swin.depths.iter().sum(),
+            Images::Patches(patches) => patches.layer_count(),
             Images::BeforeText(parts) => parts.0.layer_count() + parts.2.config().layers.len(),
         };
         encoder + self.shape.stack.layers.len()
@@ -176,9 +238,14 @@ impl ImageToText {
     pub fn inventory(&self) -> Result<Inventory> {
         let mut inventory = match &self.images {
             Images::Tower(parts) => parts.0.inventory()?,
-            Images::Swin(parts) => {
+            Images::Swin(swin) => {
                 let mut inventory = Inventory::default();
-                parts.0.list(&mut inventory)?;
+                swin.backbone.list(&mut inventory)?;
+                inventory
+            }
+            Images::Patches(patches) => {
+                let mut inventory = Inventory::default();
+                patches.list(&mut inventory)?;
                 inventory
             }
             Images::BeforeText(parts) => {
@@ -190,8 +257,8 @@ impl ImageToText {
         };
         let bridge = match &self.images {
             Images::Tower(parts) => parts.1.as_ref(),
-            Images::Swin(parts) => parts.1.as_ref(),
-            Images::BeforeText(_) => None,
+            Images::Swin(swin) => swin.bridge.as_ref(),
+            Images::Patches(_) | Images::BeforeText(_) => None,
         };
         bridge.map_or(Ok(()), |bridge| inventory.add_linear(bridge))?;
         self.decoder.list(&mut inventory)?;
@@ -205,7 +272,8 @@ impl ImageToText {
                 let seen = parts.0.forward(std::slice::from_ref(view), &[], cancel)?;
                 (seen.states, parts.1.as_ref())
             }
-            Images::Swin(parts) => (parts.0.forward(view, cancel)?, parts.1.as_ref()),
+            Images::Swin(swin) => (swin.forward(view, cancel)?, swin.bridge.as_ref()),
+            Images::Patches(patches) => (patches.forward(view, cancel)?, None),
             Images::BeforeText(parts) => {
                 let (davit, projector, encoder) = parts.as_ref();
                 let rows = projector.forward(&davit.forward(view, cancel)?)?;

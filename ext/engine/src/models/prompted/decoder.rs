@@ -1,11 +1,12 @@
-//! SAM's masks: what points and boxes say and what the image shows look at each other, and become masks.
+//! The masks of SAM and SAM 2: what points and boxes say and what the image shows look at each other, and become masks.
 
 use candle_core::Tensor;
 
-use crate::models::modules::Modules;
+use crate::models::detection::numbers;
+use crate::models::modules::{Convolution, Modules};
 use crate::nn::feature_map::FeatureMap;
 use crate::nn::{attention, elementwise, AttentionKind, AttentionOptions};
-use crate::nn::{Epilogue, Inventory, Linear, Norm, Spread};
+use crate::nn::{Conv2d, Epilogue, Inventory, Linear, Norm, Spread};
 use crate::{Error, Result};
 use formats::files::raw_config::{RawConfig, HEADS};
 use kernels::tensor::matmul::matmul;
@@ -186,6 +187,16 @@ pub struct MaskDecoder {
     largest: Spread,
     masks: Vec<Feed>,
     quality: Feed,
+    second: Option<Second>,
+}
+
+/// What SAM 2 has beside.
+#[derive(Debug)]
+struct Second {
+    /// Of the finest map and of the one between, which masks are made with.
+    finer: [Conv2d; 2],
+    /// A lone mask is replaced unless so much of it stays when its edge is moved by so much.
+    stability: Option<(f32, f32)>,
 }
 
 /// Masks, before they are cut at 0, and how good each is.
@@ -193,6 +204,51 @@ pub struct Masks {
     /// Its channels are masks.
     pub map: FeatureMap,
     pub scores: Vec<f32>,
+}
+
+impl Masks {
+    /// The first, or the best of the others where it depends too much on where its edge is drawn.
+    fn steadiest(self, (delta, least): (f32, f32)) -> Result<Self> {
+        let values = numbers(&self.map.rows)?;
+        let area = |edge: f32| {
+            let own = values.iter().step_by(self.scores.len().max(1));
+            own.filter(|&&value| value > edge).count() as f32
+        };
+        let (inner, outer) = (area(delta), area(-delta));
+        let steady = outer == 0.0 || inner / outer >= least;
+        let others = self.scores.iter().copied().enumerate().skip(1);
+        let best = others.reduce(|a, b| if b.1 > a.1 { b } else { a });
+        let (chosen, score) = match best.filter(|_| !steady) {
+            Some(best) => best,
+            None => (0, self.scores.first().copied().unwrap_or(0.0)),
+        };
+        Ok(Self {
+            map: self.map.narrow(chosen, 1)?,
+            scores: vec![score],
+        })
+    }
+}
+
+impl Second {
+    fn load(raw: &RawConfig, modules: &Modules<'_>, width: usize) -> Result<Self> {
+        if modules.has("transformer.layers.0.mlp.layers") {
+            let reason = "exchanges whose MLPs have more than two layers are not supported";
+            return Err(Error::unsupported(raw.file(), reason));
+        }
+        let finer = |name: &str| modules.convolution(width, Convolution::new(name, "", None));
+        let number = |key: &str, usual: f64| -> Result<f32> {
+            Ok(raw.opt_f64(key)?.unwrap_or(usual) as f32)
+        };
+        let checks = raw
+            .opt_bool("dynamic_multimask_via_stability")?
+            .unwrap_or(true);
+        let delta = number("dynamic_multimask_stability_delta", 0.05)?;
+        let least = number("dynamic_multimask_stability_thresh", 0.98)?;
+        Ok(Self {
+            finer: [finer("conv_s0")?, finer("conv_s1")?],
+            stability: checks.then_some((delta, least)),
+        })
+    }
 }
 
 fn spread(modules: &Modules<'_>, name: &str, inputs: usize) -> Result<Spread> {
@@ -206,11 +262,18 @@ fn spread(modules: &Modules<'_>, name: &str, inputs: usize) -> Result<Spread> {
 }
 
 impl MaskDecoder {
-    pub fn load(raw: &RawConfig, modules: &Modules<'_>, width: usize) -> Result<Self> {
+    /// Of SAM, or of its second version.
+    pub fn load(
+        raw: &RawConfig,
+        modules: &Modules<'_>,
+        width: usize,
+        second: bool,
+    ) -> Result<Self> {
         let heads = raw.opt_usize_in("num_attention_heads", HEADS)?.unwrap_or(8);
-        let name = raw.opt_string("hidden_act")?.unwrap_or("relu");
-        let activation = crate::models::config::activation(name, raw.file())?;
-        let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32;
+        let name = raw.opt_string("hidden_act")?.filter(|_| !second);
+        let activation = crate::models::config::activation(name.unwrap_or("relu"), raw.file())?;
+        let epsilon = raw.opt_f64("layer_norm_eps")?.filter(|_| !second);
+        let epsilon = epsilon.unwrap_or(if second { 1e-5 } else { 1e-6 }) as f32;
         let quality = modules.shaped("iou_token.weight", &[1, width])?;
         let count = modules
             .shape("mask_tokens.weight")?
@@ -245,8 +308,25 @@ impl MaskDecoder {
             let reason = format!("{} scores are not those of {count} masks", judge.outputs());
             return Err(modules.corrupt(reason));
         }
+        let mut tokens = vec![quality, masks];
+        if second {
+            tokens.insert(0, modules.shaped("obj_score_token.weight", &[1, width])?);
+        }
+        let second = second.then(|| Second::load(raw, modules, width));
+        let second = second.transpose()?;
+        if let Some(Second {
+            finer: [finest, between],
+            ..
+        }) = &second
+        {
+            if finest.outputs() != largest.outputs() || between.outputs() != larger.outputs() {
+                let reason = "the maps that masks are made with have other widths";
+                return Err(modules.corrupt(reason.into()));
+            }
+        }
         Ok(Self {
-            tokens: Tensor::cat(&[quality, masks], 0)?.contiguous()?,
+            second,
+            tokens: Tensor::cat(&tokens, 0)?.contiguous()?,
             layers,
             last: Attention::load(&inside.at("final_attn_token_to_image"), width, heads)?,
             last_norm: inside.layer_norm("layer_norm_final_attn", width, 1e-5)?,
@@ -268,15 +348,29 @@ impl MaskDecoder {
         inventory.add_norm(&self.larger_norm)?;
         self.larger.list(inventory)?;
         self.largest.list(inventory)?;
+        if let Some(second) = &self.second {
+            second
+                .finer
+                .iter()
+                .try_for_each(|one| one.list(inventory))?;
+        }
         let feeds = self.masks.iter().chain([&self.quality]);
         let mut linears = feeds.flat_map(|feed| &feed.0);
         linears.try_for_each(|linear| inventory.add_linear(linear))
     }
 
+    /// What masks are made with beside the image itself, from fine to coarse; none for SAM's first version.
+    pub fn finer(&self, maps: &[FeatureMap]) -> Result<Vec<FeatureMap>> {
+        let own = self.second.iter().flat_map(|second| &second.finer);
+        let both = own.zip(maps);
+        both.map(|(convolution, map)| convolution.forward(map))
+            .collect()
+    }
+
     /// `prompt` is [tokens, width]; several masks, or the one that stands for all.
     pub fn forward(
         &self,
-        image: &FeatureMap,
+        (image, finer): (&FeatureMap, &[FeatureMap]),
         places: &Tensor,
         prompt: &Tensor,
         several: bool,
@@ -292,23 +386,43 @@ impl MaskDecoder {
         let tokens = self
             .last_norm
             .forward(&elementwise::add(&tokens, &found)?)?;
-        let map = self.larger.forward(&image.with(rows)?)?;
+        let plus = |map: FeatureMap, at: usize| match finer.get(at) {
+            Some(finer) => map.add(finer),
+            None => Ok(map),
+        };
+        let map = plus(self.larger.forward(&image.with(rows)?)?, 1)?;
         let map = map.with(self.larger_norm.forward(&map.rows)?)?;
         let map = self.largest.forward(&map.activated(Activation::Gelu)?)?;
-        let map = map.activated(Activation::Gelu)?;
-        let wanted = if several { 1..self.masks.len() } else { 0..1 };
+        let map = plus(map, 0)?.activated(Activation::Gelu)?;
+        // Behind the token of quality, before which SAM 2 has another one.
+        let first = 1 + usize::from(self.second.is_some());
+        let stability = self.second.as_ref().and_then(|second| second.stability);
+        let wanted = match (several, stability) {
+            (true, _) => 1..self.masks.len(),
+            (false, Some(_)) => 0..self.masks.len(),
+            (false, None) => 0..1,
+        };
         let mut made = Vec::new();
         for number in wanted.clone() {
-            made.push(self.masks[number].forward(&tokens.narrow(0, 1 + number, 1)?)?);
+            made.push(self.masks[number].forward(&tokens.narrow(0, first + number, 1)?)?);
         }
         let made = Tensor::cat(&made, 0)?.t()?.contiguous()?;
         let cancel = crate::CancelToken::new();
-        let scores = self.quality.forward(&tokens.narrow(0, 0, 1)?)?;
-        let scores = crate::models::detection::numbers(&scores)?;
+        let scores = self.quality.forward(&tokens.narrow(0, first - 1, 1)?)?;
+        let mut scores = numbers(&scores)?;
+        if self.second.is_some() {
+            scores
+                .iter_mut()
+                .for_each(|score| *score = 1.0 / (1.0 + (-*score).exp()));
+        }
         let scores = scores.get(wanted).map(<[f32]>::to_vec);
-        Ok(Masks {
+        let masks = Masks {
             map: map.with(matmul(&map.rows.contiguous()?, &made, &cancel)?)?,
             scores: scores.ok_or_else(|| Error::Internal("a mask without a score".into()))?,
-        })
+        };
+        match stability.filter(|_| !several) {
+            Some(stability) => masks.steadiest(stability),
+            None => Ok(masks),
+        }
     }
 }

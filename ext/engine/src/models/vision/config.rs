@@ -27,12 +27,16 @@ pub enum GridPositions {
     Rotary,
     /// There is no such image.
     Fixed,
+    /// The same, of a table that has the tokens before the patches at its end. Patches rotate, too (Llama 4).
+    FixedTokensLast,
     /// Resized by cubic interpolation between its points (DINOv2).
     Bicubic,
     /// `Bicubic`, over all points that fall together (DINOv2 with registers).
     SmoothBicubic,
     /// Resized linearly, over all points that fall together (SigLIP 2).
     SmoothLinear,
+    /// Each patch has that of the square which its left upper corner lies in (Idefics 2).
+    Buckets,
     /// Resized linearly between its points, of which the outermost stay where they are (Qwen3-VL).
     LinearCorners,
 }

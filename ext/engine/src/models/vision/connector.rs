@@ -2,9 +2,13 @@
 
 use candle_core::{DType, Tensor};
 
+use super::gathering::{blocks, likeliest, margins, smaller};
+pub use super::shown::Rows;
 use crate::models::config::NormConfig;
+use crate::models::decoder::image_embeddings::Grid;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
+use crate::models::vision::resampler::{Resampler, ResamplerConfig};
 use crate::nn::{elementwise, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{Error, Result};
 use formats::image::Views;
@@ -18,19 +22,27 @@ pub struct ConnectorConfig {
     pub gather: Gather,
     /// Of what was gathered.
     pub gathered_norm: Option<NormConfig>,
-    /// A product that leads what was gathered back to the width of a patch, and whose weight has the numbers of a
-    /// block channel by channel (Mistral 3).
+    /// A product that leads what was gathered to one width, and whose weight has the numbers of a block channel by
+    /// channel (Mistral 3).
     pub merges: bool,
+    /// Behind that a product, a norm and what follows it (GLM-4V).
+    pub inner: Option<(NormConfig, Inner)>,
     /// Between two products; without it there is the second alone.
     pub activation: Option<Between>,
+    /// Behind the second product, where a third one follows (Llama 4).
+    pub third: Option<Activation>,
     /// The matrix of the last product is stored as it is multiplied with (Gemma 3).
     pub transposed: bool,
+    /// How many rows at the end of that matrix stand for places around and between views (Ovis 2).
+    pub indicators: usize,
     pub layout: Layout,
     /// Lines of more tiles than so many are made smaller (LLaVA-OneVision).
     pub most_tiles: Option<usize>,
     /// How many layers before the last one become rows by projections of their own, which the first layers of the
     /// decoder add (Qwen3-VL).
     pub deep: usize,
+    /// Learned queries look at the rows, and what they find stands in the prompt (Idefics 2).
+    pub resampler: Option<ResamplerConfig>,
 }
 
 /// Which patches become one row.
@@ -46,11 +58,22 @@ pub enum Gather {
     Means { side: usize },
 }
 
+/// What follows the norm of an inner product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inner {
+    Gelu,
+    /// Probabilities of the words of a visual vocabulary, whose rows the next product adds (Ovis 2).
+    Words,
+    /// The likeliest word alone.
+    Word,
+}
+
 /// What stands between the two products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Between {
     Plain(Activation),
-    /// The first half of the numbers, times the activation of the second (Aya Vision).
+    /// The first half of the numbers, times the activation of the second (Aya Vision); files may have the two halves of
+    /// the product apart (Idefics 2).
     Gated(Activation),
 }
 
@@ -65,6 +88,8 @@ pub enum Layout {
     Line,
     /// All views, one after the other (InternVL).
     All,
+    /// The same, with rows of their own around and between them (Ovis 2).
+    Indicated,
     /// The whole first, then all tiles line by line as the picture has them, without what was added around it, and a
     /// learned row after each line (LLaVA-NeXT).
     Joined,
@@ -77,11 +102,15 @@ impl ConnectorConfig {
         gather: Gather::Alone,
         gathered_norm: None,
         merges: false,
+        inner: None,
         activation: None,
+        third: None,
         transposed: false,
+        indicators: 0,
         layout: Layout::View,
         most_tiles: None,
         deep: 0,
+        resampler: None,
     };
 
     /// Two products with an activation between them (LLaVA).
@@ -119,26 +148,18 @@ pub struct Connector {
     deep: Vec<Projector>,
     /// What stands after each line: [1, width].
     newline: Option<Tensor>,
+    resampler: Option<Resampler>,
+    /// What stands before and behind the views, behind the whole, between columns and between rows: [1, width] each.
+    indicators: Option<Indicators>,
 }
 
-/// What stands in a prompt for one marker.
-pub struct Rows {
-    /// [count, width]
-    pub rows: Tensor,
-    /// Rows that the first layers of the decoder add.
-    pub deep: Vec<Tensor>,
-    /// (columns, rows) of the blocks that they were made of, where their positions follow from it.
-    pub grid: Option<(usize, usize)>,
-}
-
-impl Rows {
-    fn plain(rows: Tensor) -> Self {
-        Self {
-            rows,
-            deep: Vec::new(),
-            grid: None,
-        }
-    }
+#[derive(Clone, Debug)]
+struct Indicators {
+    start: Tensor,
+    grid: Tensor,
+    column: Tensor,
+    row: Tensor,
+    end: Tensor,
 }
 
 impl Connector {
@@ -171,16 +192,62 @@ impl Connector {
                 }
                 _ => None,
             },
+            resampler: match config.resampler {
+                Some(config) => {
+                    let place = (parameters.device(), parameters.dtype());
+                    let source = parameters.source();
+                    Some(Resampler::load(config, source, place, outputs)?)
+                }
+                None => None,
+            },
+            indicators: None,
             config,
         })
+    }
+
+    /// The same with the rows of the table that stand at the start of views, behind the whole, between columns, between
+    /// rows and at the end; numbers count those of the indicators.
+    pub fn indicated(mut self, parameters: &Parameters<'_>, numbers: [usize; 5]) -> Result<Self> {
+        let shape = parameters.shape(Part::ProjectorDown)?;
+        let words = self.projector.down.inputs();
+        let table = parameters.tensor(Part::ProjectorDown)?;
+        let row = |number: usize| -> Result<Tensor> {
+            if number >= self.config.indicators {
+                return Err(parameters.misfit(Part::ProjectorDown, &shape));
+            }
+            Ok(table.narrow(0, words + number, 1)?.contiguous()?)
+        };
+        let [start, grid, column, line, end] = numbers;
+        self.indicators = Some(Indicators {
+            start: row(start)?,
+            grid: row(grid)?,
+            column: row(column)?,
+            row: row(line)?,
+            end: row(end)?,
+        });
+        Ok(self)
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         if let Some(row) = &self.newline {
             inventory.add_tensor(row);
         }
+        if let Some(resampler) = &self.resampler {
+            resampler.list(inventory)?;
+        }
         let projectors = [&self.projector].into_iter().chain(&self.deep);
         projectors.into_iter().try_for_each(|it| it.list(inventory))
+    }
+
+    /// The rows of each frame of a video, or of each pair of frames. `states` and `grids` are those of each view.
+    pub fn frames(&self, states: &[Tensor], grids: &[(usize, usize)]) -> Result<Vec<Rows>> {
+        let frame = |(states, &grid): (&Tensor, &(usize, usize))| self.view(states, grid);
+        let found = states.iter().zip(grids).map(frame);
+        Ok(found
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// One entry per marker. `states` and `grids`, (columns, rows), are those of each view.
@@ -198,6 +265,10 @@ impl Connector {
         let found = states.iter().zip(grids).map(view);
         let found = found.collect::<Result<Vec<_>>>()?;
         let mut found: Vec<Rows> = found.into_iter().flatten().collect();
+        if let Some(indicators) = &self.indicators {
+            let rows: Vec<Tensor> = found.into_iter().map(|rows| rows.rows).collect();
+            return Ok(vec![Rows::plain(indicators.around(&rows, views.tiles.0)?)]);
+        }
         if self.config.layout == Layout::All {
             let rows: Vec<&Tensor> = found.iter().map(|rows| &rows.rows).collect();
             found = vec![Rows::plain(Tensor::cat(&rows, 0)?)];
@@ -215,6 +286,10 @@ impl Connector {
             of_layer(0)?
         };
         let rows = self.projector.forward(&self.config, &last, grid)?;
+        let rows = match &self.resampler {
+            Some(resampler) => resampler.forward(&rows)?,
+            None => rows,
+        };
         let deep = self.deep.iter().enumerate().map(|(number, projector)| {
             projector.forward(&self.config, &of_layer(1 + number)?, grid)
         });
@@ -230,9 +305,22 @@ impl Connector {
             layout => Ok(vec![Rows {
                 rows,
                 deep,
-                grid: (layout == Layout::Grid).then_some(blocks),
+                grid: (layout == Layout::Grid).then_some(Grid::still(blocks)),
             }]),
         }
+    }
+
+    /// The rows of the frames of a video, each with a quarter of its places, and the learned row behind all
+    /// (LLaVA-OneVision).
+    pub fn halved(&self, states: &[Tensor], grids: &[(usize, usize)]) -> Result<Rows> {
+        let mut pieces = Vec::with_capacity(1 + states.len());
+        for (states, &(columns, rows)) in states.iter().zip(grids) {
+            let map = FeatureMap::new(self.projector.projected(states)?, (rows, columns))?;
+            let half = map.stretched((rows.div_ceil(2), columns.div_ceil(2)))?;
+            pieces.push(half.rows);
+        }
+        pieces.extend(self.newline.clone());
+        Ok(Rows::plain(Tensor::cat(&pieces, 0)?))
     }
 
     fn joined(&self, states: &[Tensor], grids: &[(usize, usize)], views: &Views) -> Result<Tensor> {
@@ -278,14 +366,37 @@ impl Connector {
     }
 }
 
+impl Indicators {
+    /// The rows of the whole and of tiles, so many in a line.
+    fn around(&self, views: &[Tensor], columns: usize) -> Result<Tensor> {
+        let Some((whole, tiles)) = views.split_first() else {
+            return Err(Error::Internal("an image without views".into()));
+        };
+        let mut pieces = vec![&self.start, whole, &self.grid];
+        for (number, tile) in tiles.iter().enumerate() {
+            if number > 0 && number.is_multiple_of(columns.max(1)) {
+                pieces.push(&self.row);
+            } else if number > 0 {
+                pieces.push(&self.column);
+            }
+            pieces.push(tile);
+        }
+        pieces.push(&self.end);
+        Ok(Tensor::cat(&pieces, 0)?)
+    }
+}
+
 /// What leads from the states of one layer to rows.
 #[derive(Debug)]
 struct Projector {
     norm: Option<Norm>,
     gathered_norm: Option<Norm>,
     merge: Option<Linear>,
+    inner: Option<(Linear, Norm, Inner)>,
     up: Option<(Linear, Between)>,
     down: Linear,
+    /// The activation before it, and a third product.
+    third: Option<(Activation, Linear)>,
 }
 
 impl Projector {
@@ -299,8 +410,21 @@ impl Projector {
         let gathered = inputs * area;
         let merge = config.merges.then(|| by_patch(parameters, inputs, area));
         let merge = merge.transpose()?;
-        let wide = if config.merges { inputs } else { gathered };
+        let wide = merge.as_ref().map_or(gathered, Linear::outputs);
+        let inner = config.inner.map(|(norm, then)| -> Result<_> {
+            let outputs = parameters.outputs(Part::ProjectorInner)?;
+            let linear = parameters.linear(Part::ProjectorInner, wide, outputs)?;
+            let norm = parameters.norm(Part::ProjectorInnerNorm, &[outputs], norm)?;
+            Ok((linear, norm, then))
+        });
+        let refined = inner.transpose()?;
+        let wide = refined
+            .as_ref()
+            .map_or(wide, |(linear, ..)| linear.outputs());
         let up = match config.activation {
+            Some(activation) if parameters.has(Part::ProjectorGate) => {
+                Some((gated(parameters, up, wide)?, activation))
+            }
             Some(activation) => {
                 let inner = parameters.outputs(up)?;
                 Some((parameters.linear(up, wide, inner)?, activation))
@@ -312,6 +436,14 @@ impl Projector {
             Some((up, Between::Gated(_))) => up.outputs() / 2,
             None => wide,
         };
+        let (outputs, third) = match config.third {
+            Some(activation) => {
+                let between = parameters.outputs(down)?;
+                let linear = parameters.linear(Part::ProjectorOutput, between, outputs)?;
+                (between, Some((activation, linear)))
+            }
+            None => (outputs, None),
+        };
         let of = |config: Option<NormConfig>, width: usize| {
             let norm = config.map(|config| parameters.norm(norm, &[width], config));
             norm.transpose()
@@ -320,9 +452,12 @@ impl Projector {
             norm: of(config.norm, inputs)?,
             gathered_norm: of(config.gathered_norm, gathered)?,
             merge,
+            inner: refined,
             up,
+            third,
             down: if config.transposed {
-                let weight = parameters.shaped(down, &[inner, outputs])?;
+                let weight = parameters.shaped(down, &[inner + config.indicators, outputs])?;
+                let weight = weight.narrow(0, 0, inner)?;
                 parameters.assemble(weight.t()?.contiguous()?, None)?
             } else {
                 parameters.linear(down, inner, outputs)?
@@ -336,7 +471,13 @@ impl Projector {
             inventory.add_norm(norm)?;
         }
         let up = self.up.as_ref().map(|(up, _)| up);
-        for linear in [self.merge.as_ref(), up, Some(&self.down)] {
+        let merge = self.merge.as_ref();
+        let third = self.third.as_ref().map(|(_, third)| third);
+        let inner = self.inner.as_ref().map(|(inner, ..)| inner);
+        if let Some((_, norm, _)) = &self.inner {
+            inventory.add_norm(norm)?;
+        }
+        for linear in [merge, inner, up, Some(&self.down), third] {
             linear.map_or(Ok(()), |linear| inventory.add_linear(linear))?;
         }
         Ok(())
@@ -368,9 +509,20 @@ impl Projector {
             }
         };
         let gathered = normed(self.gathered_norm.as_ref(), &gathered)?;
-        match &self.merge {
-            Some(merge) => self.projected(&merge.forward(&gathered.contiguous()?)?),
-            None => self.projected(&gathered),
+        let merged = match &self.merge {
+            Some(merge) => merge.forward(&gathered.contiguous()?)?,
+            None => gathered,
+        };
+        match &self.inner {
+            Some((linear, norm, then)) => {
+                let inner = norm.forward(&linear.forward(&merged.contiguous()?)?)?;
+                self.projected(&match then {
+                    Inner::Gelu => kernels::activate(&inner, Activation::Gelu)?,
+                    Inner::Words => kernels::softmax(&inner)?,
+                    Inner::Word => likeliest(&inner)?,
+                })
+            }
+            None => self.projected(&merged),
         }
     }
 
@@ -393,86 +545,52 @@ impl Projector {
                 elementwise::multiply(&both.narrow(1, 0, half)?.contiguous()?, &gate)?
             }
         };
-        self.down.forward(&inner)
+        match &self.third {
+            Some((activation, third)) => {
+                let epilogue = Epilogue {
+                    activation: Some(*activation),
+                    ..Epilogue::default()
+                };
+                third.forward(&self.down.forward_with(&inner, &epilogue)?)
+            }
+            None => self.down.forward(&inner),
+        }
     }
 }
 
 /// The product of blocks whose weight has them channel by channel, as one of patches side by side.
 fn by_patch(parameters: &Parameters<'_>, width: usize, area: usize) -> Result<Linear> {
-    let weight = parameters.shaped(Part::ProjectorMerge, &[width, width * area])?;
-    let weight = weight.reshape((width, width, area))?.transpose(1, 2)?;
-    let weight = weight.contiguous()?.reshape((width, area * width))?;
+    let shape = parameters.shape(Part::ProjectorMerge)?;
+    let outputs = shape.first().copied().unwrap_or(0);
+    // A convolution over blocks is the same.
+    let edge = area.isqrt();
+    let fits = shape == [outputs, width * area] || shape == [outputs, width, edge, edge];
+    if !fits || outputs == 0 {
+        return Err(parameters.misfit(Part::ProjectorMerge, &[width, width * area]));
+    }
+    let weight = parameters.tensor(Part::ProjectorMerge)?;
+    let weight = weight.reshape((outputs, width, area))?.transpose(1, 2)?;
+    let weight = weight.contiguous()?.reshape((outputs, area * width))?;
     parameters.assemble(weight, parameters.bias(Part::ProjectorMerge)?)
+}
+
+/// The first product and what gates it, which a file may have apart.
+fn gated(parameters: &Parameters<'_>, up: Place, inputs: usize) -> Result<Linear> {
+    let outputs = parameters.outputs(up)?;
+    let both = [up, Part::ProjectorGate.at(0)];
+    let matrices = both.map(|place| parameters.shaped(place, &[outputs, inputs]));
+    let [up, gate] = matrices;
+    let biases = [parameters.bias(both[0])?, parameters.bias(both[1])?];
+    let bias = match biases {
+        [Some(up), Some(gate)] => Some(Tensor::cat(&[up, gate], 0)?),
+        _ => None,
+    };
+    parameters.assemble(Tensor::cat(&[up?, gate?], 0)?, bias)
 }
 
 fn normed(norm: Option<&Norm>, states: &Tensor) -> Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(&states.contiguous()?),
         None => Ok(states.clone()),
-    }
-}
-
-/// Patches row by row as blocks row by row, with those of a block side by side, row by row.
-fn blocks(states: &Tensor, (columns, rows): (usize, usize), edge: usize) -> Result<Tensor> {
-    let fits = edge > 0 && columns.is_multiple_of(edge) && rows.is_multiple_of(edge);
-    if !fits || states.dim(0)? != columns * rows {
-        return Err(Error::InvalidInput(format!(
-            "the image became {columns}x{rows} patches, which are not whole blocks of {edge}x{edge}: its \
-             preprocessor_config.json belongs to another model"
-        )));
-    }
-    let width = states.dim(1)?;
-    let shape = [rows / edge, edge, columns / edge, edge, width];
-    let sorted = states.reshape(&shape[..])?.permute([0, 2, 1, 3, 4])?;
-    let count = rows / edge * (columns / edge);
-    Ok(sorted.contiguous()?.reshape((count, edge * edge * width))?)
-}
-
-/// A map of many more places than `most`, with about as many.
-fn smaller(map: &FeatureMap, most: usize) -> Result<FeatureMap> {
-    let (height, width) = map.size();
-    let ratio = ((height * width) as f64 / most.max(1) as f64).sqrt();
-    if ratio <= 1.1 {
-        return Ok(map.clone());
-    }
-    let edge = |edge: usize| ((edge as f64 / ratio).floor() as usize).max(1);
-    map.stretched((edge(height), edge(width)))
-}
-
-/// How many columns and rows of a grid, at each end, were added to bring a picture of some (width,
-/// height) to its proportions.
-fn margins((columns, rows): (usize, usize), (width, height): (usize, usize)) -> (usize, usize) {
-    let (c, r, w, h) = (columns as f64, rows as f64, width as f64, height as f64);
-    // As the reference rounds, so that a length does not lose its last part to the division before.
-    let whole = |length: f64| ((length * 1e7).round_ties_even() / 1e7) as usize;
-    if w / h > c / r {
-        (0, rows.saturating_sub(whole(h * (c / w))) / 2)
-    } else {
-        (columns.saturating_sub(whole(w * (r / h))) / 2, 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use candle_core::Device;
-
-    #[test]
-    fn blocks_are_read_row_by_row() {
-        let states = Tensor::arange(0f32, 8.0, &Device::Cpu).unwrap();
-        let states = states.reshape((8, 1)).unwrap();
-        let found = blocks(&states, (4, 2), 2).unwrap();
-        let found: Vec<Vec<f32>> = found.to_vec2().unwrap();
-        assert_eq!(found, [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]);
-        assert!(blocks(&states, (8, 1), 2).is_err());
-        assert!(blocks(&states, (4, 2), 0).is_err());
-    }
-
-    #[test]
-    fn margins_are_what_was_added() {
-        assert_eq!(margins((8, 8), (100, 50)), (0, 2));
-        assert_eq!(margins((8, 8), (50, 100)), (2, 0));
-        assert_eq!(margins((8, 4), (100, 50)), (0, 0));
-        assert_eq!(margins((8, 4), (1, 1000)), (4, 0));
     }
 }

@@ -1,11 +1,19 @@
 //! One tower for every family: images in, hidden states of their patches out.
 
 mod arrangement;
+mod clipped;
 pub mod config;
 pub mod connector;
+mod convolved;
+mod gathering;
+mod merged;
+pub mod own;
 mod pooling;
 pub mod positions;
+pub mod resampler;
+mod shown;
 pub mod vlm;
+mod windowed;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -15,7 +23,7 @@ use crate::models::encoder::spans::Spans;
 use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
-use crate::models::rope::Rotations;
+use crate::models::rope::{Place, Rotations};
 use crate::nn::{elementwise, pooling as rows, Inventory, Linear, Norm};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
@@ -37,6 +45,10 @@ pub type Blueprint = families::Blueprint<VisionConfig>;
 pub struct Tower {
     config: VisionConfig,
     patches: Linear,
+    /// What the second of two frames adds, where they differ.
+    second_frame: Option<Linear>,
+    /// Of patches before their positions.
+    patch_norm: Option<Norm>,
     /// `None` where patches rotate instead.
     positions: Option<GridTable>,
     rotations: Option<Rotations>,
@@ -88,6 +100,8 @@ impl Tower {
         Ok(Self {
             rotations: rotations.transpose()?,
             patches: patch_projection(&config, &parameters)?,
+            second_frame: second_frame(&config, &parameters)?,
+            patch_norm: norm(Part::PatchNorm)?,
             positions,
             leading,
             later_positions: positions::later(&config, &parameters)?,
@@ -113,13 +127,16 @@ impl Tower {
     pub fn inventory(&self) -> Result<Inventory> {
         let mut inventory = Inventory::default();
         inventory.add_linear(&self.patches)?;
+        self.second_frame
+            .iter()
+            .try_for_each(|linear| inventory.add_linear(linear))?;
         self.leading
             .iter()
             .for_each(|rows| inventory.add_tensor(rows));
         for layer in &self.layers {
             layer.list(&mut inventory)?;
         }
-        for norm in [&self.embedding_norm, &self.final_norm]
+        for norm in [&self.patch_norm, &self.embedding_norm, &self.final_norm]
             .into_iter()
             .flatten()
         {
@@ -142,10 +159,20 @@ impl Tower {
 
     /// The hidden states after some numbers of layers, side by side; without any, after all and the last norm.
     pub fn forward(&self, views: &[View], read: &[usize], cancel: &CancelToken) -> Result<Seen> {
+        self.forward_frames((views, &[]), read, cancel)
+    }
+
+    /// The same of frames, each with the one behind it where there are those too.
+    pub fn forward_frames(
+        &self,
+        (views, behind): (&[View], &[View]),
+        read: &[usize],
+        cancel: &CancelToken,
+    ) -> Result<Seen> {
         let tokens = views.iter().map(|view| self.tokens(view)).sum();
         let width = self.config.encoder.hidden_size;
         ensure_activations(tokens, width, self.dtype, &self.device)?;
-        let (mut x, boundaries) = self.embed(views)?;
+        let (mut x, boundaries) = self.embed(views, behind)?;
         if let Some(norm) = &self.embedding_norm {
             x = norm.forward(&x)?;
         }
@@ -159,6 +186,9 @@ impl Tower {
         let relative = match (&self.rotations, &arranged) {
             (Some(rotations), Some(arranged)) => {
                 RelativeState::Rope(rotations.of_places(&arranged.places, &self.device)?)
+            }
+            (Some(rotations), None) => {
+                RelativeState::Rope(rotations.of_places(&self.places(&grids), &self.device)?)
             }
             _ => RelativeState::None,
         };
@@ -216,6 +246,17 @@ impl Tower {
         Ok(Tensor::cat(&pieces, 0)?)
     }
 
+    /// By column and row, counted from 1; tokens before the patches do not rotate (Llama 4).
+    fn places(&self, grids: &[(usize, usize)]) -> Vec<Place> {
+        let of_grid = |&(columns, rows): &(usize, usize)| {
+            let patch =
+                move |at: usize| [0, at % columns + 1, at / columns + 1].map(|at| at as u32);
+            let leading = std::iter::repeat_n([0; 3], self.leading_count());
+            leading.chain((0..columns * rows).map(patch))
+        };
+        grids.iter().flat_map(of_grid).collect()
+    }
+
     fn sorted(&self, x: Tensor, order: &[u32]) -> Result<Tensor> {
         let order = Tensor::from_slice(order, order.len(), &self.device)?;
         Ok(x.index_select(&order, 0)?)
@@ -253,7 +294,7 @@ impl Tower {
     }
 
     /// [tokens, hidden] and where images begin.
-    fn embed(&self, views: &[View]) -> Result<(Tensor, Vec<u32>)> {
+    fn embed(&self, views: &[View], behind: &[View]) -> Result<(Tensor, Vec<u32>)> {
         let (patch, order) = (self.config.patch_size, self.config.patch_order);
         let mut values = Vec::new();
         let mut grids = Vec::with_capacity(views.len());
@@ -263,8 +304,29 @@ impl Tower {
         }
         let width = CHANNELS * patch * patch;
         let count = values.len() / width;
+        let mut changes = Vec::new();
+        for view in behind {
+            view.patches(patch, order, &mut changes);
+        }
+        let changed = match &self.second_frame {
+            Some(second) if changes.len() == values.len() && !behind.is_empty() => {
+                let pairs = changes.iter_mut().zip(&values);
+                pairs.for_each(|(later, earlier)| *later -= earlier);
+                let changes = Tensor::from_vec(changes, (count, width), &self.device)?;
+                Some(second.forward(&changes.to_dtype(self.dtype)?)?)
+            }
+            _ => None,
+        };
         let patches = Tensor::from_vec(values, (count, width), &self.device)?;
         let patches = self.patches.forward(&patches.to_dtype(self.dtype)?)?;
+        let patches = match changed {
+            Some(changed) => elementwise::add(&patches, &changed)?,
+            None => patches,
+        };
+        let patches = match &self.patch_norm {
+            Some(norm) => norm.forward(&patches)?,
+            None => patches,
+        };
         let patches = match &self.positions {
             Some(table) => {
                 let positions = table.rows(&grids, &self.device, self.dtype)?;
@@ -355,6 +417,30 @@ fn patch_projection(config: &VisionConfig, parameters: &Parameters<'_>) -> Resul
         weight.reshape((hidden, width))?,
         parameters.bias(Part::PatchEmbedding)?,
     )
+}
+
+/// What towers of two frames multiply the second one by.
+fn second_frame(config: &VisionConfig, parameters: &Parameters<'_>) -> Result<Option<Linear>> {
+    let (hidden, patch) = (config.encoder.hidden_size, config.patch_size);
+    let width = CHANNELS * patch * patch;
+    let weight = if parameters.has(Part::SecondPatchEmbedding) {
+        parameters.tensor(Part::SecondPatchEmbedding)?
+    } else {
+        match parameters.shape(Part::PatchEmbedding)?[..] {
+            [_, _, 2, _, _] => parameters.tensor(Part::PatchEmbedding)?.narrow(2, 1, 1)?,
+            _ => return Ok(None),
+        }
+    };
+    let weight = weight.contiguous()?.reshape((hidden, width))?;
+    Ok(Some(Linear::new(weight, None)?))
+}
+
+/// The complaint about a picture without a whole patch.
+pub fn too_small(view: &View) -> Error {
+    Error::InvalidInput(format!(
+        "an image of {}x{} pixels is smaller than a patch of the model",
+        view.width, view.height
+    ))
 }
 
 fn misread(number: usize) -> Error {

@@ -47,6 +47,14 @@ pub fn load(
     if parameters.has(Part::SecondToken) && !leading.is_empty() {
         leading.push(rows(parameters, Part::SecondToken, hidden)?);
     }
+    let positions = match (config.positions, positions.dim(0)?) {
+        (GridPositions::FixedTokensLast, count) if count > leading.len() => {
+            let patches = count - leading.len();
+            let last = positions.narrow(0, patches, leading.len())?;
+            Tensor::cat(&[last, positions.narrow(0, 0, patches)?], 0)?
+        }
+        _ => positions,
+    };
     let table = table(config, parameters, &positions, leading.len())?;
     if let Some(finders) = config.finders {
         let tokens = rows(parameters, Part::FinderTokens, hidden)?;
@@ -190,15 +198,17 @@ impl GridTable {
     }
 
     fn resized(&self, (columns, rows): (usize, usize)) -> Result<Vec<f32>> {
-        if (columns, rows) == (self.columns, self.rows) {
+        let same = (columns, rows) == (self.columns, self.rows);
+        if same && self.kind != GridPositions::Buckets {
             return Ok(self.values.clone());
         }
         let taps: fn(usize, usize) -> Vec<Taps> = match self.kind {
             GridPositions::Bicubic => cubic,
             GridPositions::LinearCorners => corners,
+            GridPositions::Buckets => buckets,
             GridPositions::SmoothBicubic => |from, to| smooth(from, to, Filter::Bicubic),
             GridPositions::SmoothLinear => |from, to| smooth(from, to, Filter::Bilinear),
-            GridPositions::Fixed | GridPositions::Rotary => {
+            GridPositions::Fixed | GridPositions::FixedTokensLast | GridPositions::Rotary => {
                 return Err(Error::InvalidInput(format!(
                     "the image became {columns}x{rows} patches, and the model has positions for {}x{}: its \
                      preprocessor_config.json belongs to another model",
@@ -275,6 +285,42 @@ fn corners(from: usize, to: usize) -> Vec<Taps> {
         vec![(below, 1.0 - part), ((below + 1).min(from - 1), part)]
     };
     (0..to).map(point).collect()
+}
+
+/// The one that a place lies in, as the reference counts it: in 32 bits.
+fn buckets(from: usize, to: usize) -> Vec<Taps> {
+    let step = 1.0 / to as f32;
+    let bounds = bounds(from);
+    let point = |place: usize| {
+        let at = (place as f32 * step).min(1.0 - 1e-6);
+        let bucket = bounds.partition_point(|bound| *bound <= at);
+        vec![(bucket.min(from - 1), 1.0)]
+    };
+    (0..to).map(point).collect()
+}
+
+/// For each of `to` places the one of `from` that its beginning lies in (MiniCPM-V).
+pub fn nearest(from: usize, to: usize) -> Vec<u32> {
+    let bounds = bounds(from);
+    let place = |place: usize| {
+        let at = place as f32 / to as f32;
+        let bucket = bounds.partition_point(|bound| *bound <= at);
+        bucket.min(from.saturating_sub(1)) as u32
+    };
+    (0..to).map(place).collect()
+}
+
+/// Where the places of a table but the first begin, between 0 and 1.
+fn bounds(from: usize) -> Vec<f32> {
+    let width = 1.0 / from as f64;
+    let count = ((1.0 - width) / width).ceil() as usize;
+    // torch counts in vectors of eight, two at a time, each from a number of 32 bits, and what is left one by one.
+    let bound = |at: usize| {
+        let first = if at < count / 16 * 16 { at / 8 * 8 } else { at };
+        let base = (width + width * first as f64) as f32;
+        (f64::from(base) + width * (at - first) as f64) as f32
+    };
+    (0..count).map(bound).collect()
 }
 
 /// All points within reach of the new one, as pictures are resized.

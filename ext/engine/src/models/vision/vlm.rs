@@ -2,15 +2,21 @@
 
 use super::config::VisionConfig;
 use super::connector::ConnectorConfig;
+use super::own::OwnConfig;
 use super::Blueprint;
 use crate::models::config::Checked;
 use formats::files::raw_config::RawConfig;
+use formats::image::FrameKind;
 
 /// How a language model sees: a tower, what leads from there into its decoder, and how its prompts
 /// spell images.
 #[derive(Clone, Debug)]
 pub struct VlmConfig {
     pub tower: Blueprint,
+    /// An image encoder of another shape, which then stands for the tower and for the connector.
+    pub own: Option<OwnConfig>,
+    /// The tokens of rows around and between views, as the table of the connector has them (Ovis 2).
+    pub indicators: Vec<i64>,
     /// After how many layers the tower is read, more than once where several are; none: after all and its norm.
     pub layers: Vec<usize>,
     /// Whether what stands before the patches is read too.
@@ -21,8 +27,20 @@ pub struct VlmConfig {
     /// Edges of prepared images are multiples of so many pixels, whatever the processor's file says (Pixtral).
     pub multiple: Option<usize>,
     pub spelling: Spelling,
+    /// How videos are shown; `None` where they are not.
+    pub video: Option<VideoConfig>,
     /// What the file says of preparing images, in the words of `preprocessor_config.json`, which it stands for.
     pub images: Option<RawConfig>,
+}
+
+/// How the frames of a video are shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct VideoConfig {
+    /// What a template writes for a video.
+    pub place: Token,
+    pub frames: FrameKind,
+    /// How far grids lie apart in time for each second between them; `None`: always 1 (Qwen2-VL).
+    pub per_second: Option<f32>,
 }
 
 /// A token as files name it.
@@ -40,11 +58,25 @@ pub enum Spelling {
     Marker,
     /// The place of each tile in rows and columns, its marker, and the whole at the end (Idefics 3).
     Tiles,
+    /// The place of each tile, its marker, and the whole behind them, between two tokens; of an image that is not cut
+    /// its marker between these (LFM2-VL).
+    Places,
     /// Its marker between two tokens, with lines left blank around them; the template writes the first of
     /// them (Gemma 3).
     Framed { start: Token, end: Token },
+    /// The marker of the whole and those of its slices line by line, each between two tokens, behind the image's number
+    /// where the processor counts them (MiniCPM-V).
+    Slices,
+    /// Its marker between two tokens (Gemma 4).
+    Enclosed { start: Token, end: Token },
     /// Its markers, with other tokens around and between them.
     Pattern(Pattern),
+    /// The markers of its tiles with tokens between those of a line and behind each line, and that of the whole (Llama 4).
+    Separated,
+    /// Its marker. The first token of texts stands behind the last image, and a new line behind the prompt (PaliGemma).
+    Prefix,
+    /// Each of its markers between two tokens of this name, of which neighbours have one (Idefics 2).
+    Between(&'static str),
 }
 
 /// What stands around the markers of an image. `{}` is a marker, and `#` its number.
@@ -68,6 +100,11 @@ impl Pattern {
         end: "",
     };
 
+    pub const OVIS: Self = Self {
+        place: Some("<image>"),
+        ..Self::MARKERS
+    };
+
     pub const JANUS: Self = Self {
         start: "<begin_of_image>",
         end: "<end_of_image>",
@@ -79,6 +116,15 @@ impl Pattern {
         each: "{}[IMG_BREAK]",
         last: "{}[IMG_END]",
         ..Self::MARKERS
+    };
+
+    /// A line ends behind each tile (Command A Vision).
+    pub const COMMAND: Self = Self {
+        place: None,
+        start: "<|START_OF_IMG|>",
+        each: "{}<|IMG_LINE_BREAK|>",
+        last: "{}<|IMG_LINE_BREAK|>",
+        end: "<|END_OF_IMG|>",
     };
 
     pub const AYA: Self = Self {

@@ -99,7 +99,15 @@ pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
         "max_pixels": file.opt_size("image_max_pixels")?.unwrap_or(28 * 28 * 16_384),
     });
     let connector = ConnectorConfig::merged(edge, norm);
-    seen(file, tower, connector, "<|image_pad|>", images)
+    let per_second = windows.then_some(2.0);
+    Ok(VlmConfig {
+        video: Some(VideoConfig {
+            place: Token::Name("<|video_pad|>"),
+            frames: FrameKind::Pixels,
+            per_second,
+        }),
+        ..seen(file, tower, connector, "<|image_pad|>", images)?
+    })
 }
 
 fn seen(
@@ -116,12 +124,15 @@ fn seen(
     }
     Ok(VlmConfig {
         tower,
+        own: None,
+        indicators: Vec::new(),
         layers: Vec::new(),
         whole: false,
         connector,
         marker: Token::Name(marker),
         multiple: None,
         spelling: Spelling::Marker,
+        video: None,
         images: Some(RawConfig::new(file.path(), images)?),
     })
 }

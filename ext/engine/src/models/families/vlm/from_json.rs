@@ -15,13 +15,41 @@ pub fn vlm_config(
     )?;
     Ok(VlmConfig {
         tower: Blueprint::from_config(tower)?,
+        own: None,
+        indicators: Vec::new(),
         layers: Vec::new(),
         whole: false,
         connector,
         marker: Token::Id(marker as u32),
         multiple: None,
         spelling: Spelling::Marker,
+        video: None,
         images: None,
+    })
+}
+
+/// Videos, by the token that stands for one.
+pub fn video(raw: &RawConfig, usual: usize, frames: FrameKind) -> Result<Option<VideoConfig>> {
+    let keys = ["video_token_index", "video_token_id"];
+    let id = raw.opt_usize_in(keys, 0..=u32::MAX as usize)?;
+    Ok(Some(VideoConfig {
+        place: Token::Id(id.unwrap_or(usual) as u32),
+        frames,
+        per_second: None,
+    }))
+}
+
+/// An image encoder of another shape than a tower and a connector.
+pub fn own_config(raw: &RawConfig, own: OwnConfig) -> Result<VlmConfig> {
+    // Nothing is loaded of this tower.
+    let tower = json!({
+        "model_type": idefics3_vision::FAMILY.name, "hidden_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "intermediate_size": 64, "patch_size": 16,
+    });
+    let tower = RawConfig::new(raw.file(), tower)?;
+    Ok(VlmConfig {
+        own: Some(own),
+        ..vlm_config(raw, &tower, ConnectorConfig::PLAIN)?
     })
 }
 
@@ -160,4 +188,36 @@ pub fn gemma_config(raw: &RawConfig) -> Result<VlmConfig> {
         },
         ..vlm_config(&raw, &tower, connector)?
     })
+}
+
+/// Idefics 2's queries, whose width is that of the decoder. A file that says another width has left it out, and with it
+/// how much is added in norms.
+pub fn resampler(raw: &RawConfig, text: &RawConfig) -> Result<ResamplerConfig> {
+    let size = |key: &str, usual: usize, most: usize| -> Result<usize> {
+        Ok(raw.opt_usize_in(key, 1..=most)?.unwrap_or(usual))
+    };
+    let activation = raw.opt_string("hidden_act")?.unwrap_or("silu");
+    let width = text.opt_usize("hidden_size")?.unwrap_or(4096);
+    let epsilon = if raw.opt_usize("hidden_size")?.unwrap_or(4096) == width {
+        number(raw, "rms_norm_eps")?
+    } else {
+        number(text, "rms_norm_eps")?
+    };
+    let config = ResamplerConfig {
+        queries: size("resampler_n_latents", 64, 1 << 16)?,
+        layers: size("resampler_depth", 3, 1024)?,
+        heads: size("resampler_n_heads", 16, 1 << 12)?,
+        kv_heads: size("num_key_value_heads", 4, 1 << 12)?,
+        head_size: size("resampler_head_dim", 96, 1 << 12)?,
+        activation: config::activation(activation, raw.file())?,
+        norm: NormConfig::new(NormKind::Rms, epsilon.unwrap_or(1e-6)),
+    };
+    if !config.heads.is_multiple_of(config.kv_heads) {
+        let reason = format!(
+            "{} heads of the resampler do not share {} of keys and values",
+            config.heads, config.kv_heads
+        );
+        return Err(Error::corrupt(raw.file(), reason));
+    }
+    Ok(config)
 }

@@ -12,8 +12,14 @@ pub const FAMILY: Family<VlmConfig> = Family {
             gather: Gather::Blocks { edge },
             ..ConnectorConfig::PLAIN
         };
+        let video = is_type(&raw, &["smolvlm"]).then_some(VideoConfig {
+            place: Token::Name("<video>"),
+            frames: FrameKind::Squares,
+            per_second: None,
+        });
         Ok(VlmConfig {
             spelling: Spelling::Tiles,
+            video,
             ..vlm_config(&raw, &raw.nested("vision_config")?.with(kind), connector)?
         })
     },

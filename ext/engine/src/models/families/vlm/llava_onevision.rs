@@ -24,6 +24,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
         };
         Ok(VlmConfig {
             connector,
+            video: video(&raw, 151_647, FrameKind::Exact)?,
             ..config
         })
     },

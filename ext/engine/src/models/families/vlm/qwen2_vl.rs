@@ -15,7 +15,18 @@ pub const FAMILY: Family<VlmConfig> = Family {
         let vision = Blueprint::<VisionConfig>::from_config(&tower)?.config;
         let edge = vision.blocks.map_or(1, |blocks| blocks.edge);
         let connector = ConnectorConfig::merged(edge, vision.encoder.norm);
-        vlm_config(&raw, &tower, connector)
+        let video = video(&raw, 151_656, FrameKind::Pixels)?;
+        let per_second = match kind {
+            "qwen2_5_vl_vision" => Some(number(&tower, "tokens_per_second")?.unwrap_or(4.0)),
+            _ => None,
+        };
+        Ok(VlmConfig {
+            video: video.map(|video| VideoConfig {
+                per_second,
+                ..video
+            }),
+            ..vlm_config(&raw, &tower, connector)?
+        })
     },
     names: tower_names,
     gguf: Some(Gguf {

@@ -5,9 +5,9 @@ pub const FAMILY: Family<VlmConfig> = Family {
     matches: types(&["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"]),
     config: |raw| {
         let usual = if is_type(raw, &["qwen3_vl", "qwen3_vl_moe"]) {
-            json!({"image_token_id": 151655})
+            json!({"image_token_id": 151655, "video_token_id": 151656})
         } else {
-            json!({"image_token_id": 248056})
+            json!({"image_token_id": 248056, "video_token_id": 248057})
         };
         let raw = raw.clone().with_defaults(usual);
         let tower = raw.nested("vision_config")?;
@@ -21,6 +21,7 @@ pub const FAMILY: Family<VlmConfig> = Family {
         };
         Ok(VlmConfig {
             layers,
+            video: video(&raw, 0, FrameKind::SharedPixels)?,
             ..vlm_config(&raw, &tower, connector)?
         })
     },

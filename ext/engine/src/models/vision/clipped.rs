@@ -1,0 +1,423 @@
+//! Gemma 4's images: layers that clip what their products read and make, on patches that rotate by column and row, and
+//! means of blocks of these as rows of a decoder's width.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::gathering::blocks;
+use crate::models::config;
+use crate::models::modules::Modules;
+use crate::models::rope::Place;
+use crate::nn::rope::frequencies;
+use crate::nn::{
+    attention, elementwise, AttentionKind, AttentionOptions, Inventory, Linear, Norm, Rope,
+};
+use crate::{CancelToken, Error, Result};
+use base::runtime::device::ensure_activations;
+use formats::files::raw_config::{RawConfig, HEADS, LAYERS, WIDTH};
+use formats::image::{PatchOrder, View, CHANNELS};
+use formats::weights::WeightSource;
+use kernels::{Activation, Pointwise, RopeKind, Rotation};
+
+#[derive(Debug)]
+pub struct Clipped {
+    sizes: Sizes,
+    patches: Linear,
+    /// Of columns and of rows: [positions, hidden] each.
+    positions: [Tensor; 2],
+    rope: Rope,
+    layers: Vec<Layer>,
+    /// What is taken from the means, and what they are then multiplied by.
+    standard: Option<[Tensor; 2]>,
+    norm: Norm,
+    projection: Linear,
+    device: Device,
+    dtype: DType,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head: usize,
+    patch: usize,
+    /// The edge of a block of patches that becomes one row.
+    block: usize,
+    layers: usize,
+    epsilon: f32,
+    theta: f32,
+    activation: Activation,
+    clips: bool,
+}
+
+#[derive(Debug)]
+struct Layer {
+    attention_norm: Norm,
+    query: ClippedLinear,
+    key: ClippedLinear,
+    value: ClippedLinear,
+    query_norm: Norm,
+    key_norm: Norm,
+    value_norm: Norm,
+    output: ClippedLinear,
+    post_attention_norm: Norm,
+    mlp_norm: Norm,
+    gate: ClippedLinear,
+    up: ClippedLinear,
+    down: ClippedLinear,
+    post_mlp_norm: Norm,
+}
+
+/// A product whose inputs and outputs stay within bounds.
+#[derive(Debug)]
+struct ClippedLinear {
+    linear: Linear,
+    inputs: Option<Pointwise>,
+    outputs: Option<Pointwise>,
+}
+
+impl Sizes {
+    fn read(raw: &RawConfig) -> Result<Self> {
+        let size = |key: &str, range, usual: usize| -> Result<usize> {
+            Ok(raw.opt_usize_in(key, range)?.unwrap_or(usual))
+        };
+        let heads = size("num_attention_heads", HEADS, 12)?;
+        let rope = raw.opt_nested("rope_parameters")?;
+        let rope = rope.as_ref().unwrap_or(raw);
+        if let Some(other) = rope
+            .opt_string("rope_type")?
+            .filter(|kind| *kind != "axial")
+        {
+            let reason = format!("rope_type {other:?} of a vision tower is not supported");
+            return Err(Error::unsupported(raw.file(), reason));
+        }
+        let activation = raw.opt_string(["hidden_activation", "hidden_act"])?;
+        let sizes = Self {
+            hidden: size("hidden_size", WIDTH, 768)?,
+            heads,
+            kv_heads: size("num_key_value_heads", HEADS, heads)?,
+            head: size("head_dim", WIDTH, 64)?,
+            patch: size("patch_size", 1..=1024, 16)?,
+            block: size("pooling_kernel_size", 1..=64, 3)?,
+            layers: size("num_hidden_layers", LAYERS, 16)?,
+            epsilon: raw.opt_f64("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            theta: rope.opt_f64("rope_theta")?.unwrap_or(100.0) as f32,
+            activation: config::activation(activation.unwrap_or("gelu_pytorch_tanh"), raw.file())?,
+            clips: raw.opt_bool("use_clipped_linears")?.unwrap_or(false),
+        };
+        if !sizes.heads.is_multiple_of(sizes.kv_heads) || !sizes.head.is_multiple_of(4) {
+            let reason = format!(
+                "a vision tower of {} heads, {} of keys and values, of {} numbers each is not possible",
+                sizes.heads, sizes.kv_heads, sizes.head
+            );
+            return Err(Error::corrupt(raw.file(), reason));
+        }
+        Ok(sizes)
+    }
+
+    /// Where the rows of heads come from: files have those that columns turn before those that rows turn, in pairs of
+    /// each half; here an element is turned with the one half a head behind it.
+    fn order(&self, heads: usize, device: &Device) -> Result<Tensor> {
+        let quarter = self.head / 4;
+        let parts = [0, 2, 1, 3].map(|part| part * quarter);
+        let row = |at: usize| (at / self.head * self.head, at % self.head);
+        let rows = (0..heads * self.head).map(|at| {
+            let (start, at) = row(at);
+            (start + parts[at / quarter] + at % quarter) as u32
+        });
+        Ok(Tensor::from_vec(
+            rows.collect::<Vec<u32>>(),
+            heads * self.head,
+            device,
+        )?)
+    }
+}
+
+impl Clipped {
+    /// From the configuration of the tower; rows have `outputs` numbers.
+    pub fn load(
+        raw: &RawConfig,
+        source: &dyn WeightSource,
+        (device, dtype): (&Device, DType),
+        (outputs, int8): (usize, bool),
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let sizes = Sizes::read(raw)?;
+        let mut names = source.names();
+        names.sort();
+        let modules = Modules::new(source, &names, (device, dtype), int8);
+        let tower = modules.at("model.vision_tower|vision_tower");
+        let hidden = sizes.hidden;
+        let embedder = tower.at("patch_embedder");
+        let shape = embedder.shape("position_embedding_table")?;
+        let count = shape.get(1).copied().unwrap_or(0);
+        let table = embedder.shaped("position_embedding_table", &[2, count, hidden])?;
+        let mut layers = Vec::new();
+        for number in 0..sizes.layers {
+            cancel.check()?;
+            let of = tower.at(format!("encoder.layers.{number}"));
+            layers.push(Layer::load(&sizes, &of)?);
+        }
+        let standard = |name: &str| -> Result<Tensor> {
+            Ok(tower.shaped(name, &[hidden])?.to_dtype(DType::F32)?)
+        };
+        let head = sizes.head / 2;
+        let of_axis = frequencies(sizes.theta, head);
+        let leads = modules.at("model.embed_vision|embed_vision");
+        Ok(Self {
+            patches: embedder.sized_linear(
+                "input_proj",
+                CHANNELS * sizes.patch * sizes.patch,
+                hidden,
+            )?,
+            positions: [table.get(0)?, table.get(1)?],
+            rope: Rope::new(of_axis.repeat(2), 1.0, RopeKind::Half, 1, device)?,
+            layers,
+            standard: if raw.opt_bool("standardize")?.unwrap_or(false) {
+                Some([standard("std_bias")?, standard("std_scale")?])
+            } else {
+                None
+            },
+            norm: plain_norm(hidden, sizes.epsilon, (device, dtype))?,
+            projection: leads.sized_linear("embedding_projection", hidden, outputs)?,
+            sizes,
+            device: device.clone(),
+            dtype,
+        })
+    }
+
+    pub fn inventory(&self) -> Result<Inventory> {
+        let mut inventory = Inventory::default();
+        inventory.add_linear(&self.patches)?;
+        inventory.add_linear(&self.projection)?;
+        for table in &self.positions {
+            inventory.add_tensor(table);
+        }
+        for layer in &self.layers {
+            layer.list(&mut inventory)?;
+        }
+        inventory.add_rows("activation", &self.device)?;
+        inventory.add_attention(&self.device, self.dtype, self.sizes.head)?;
+        Ok(inventory)
+    }
+
+    /// What stands for a view: [rows, width].
+    pub fn forward(&self, view: &View, cancel: &CancelToken) -> Result<Tensor> {
+        let sizes = &self.sizes;
+        let (columns, rows) = (view.width / sizes.patch, view.height / sizes.patch);
+        let count = columns * rows;
+        if count == 0 {
+            return Err(super::too_small(view));
+        }
+        ensure_activations(count, sizes.hidden, self.dtype, &self.device)?;
+        let places = (0..count).map(|at| [0, (at / columns) as u32, (at % columns) as u32]);
+        let places: Vec<Place> = places.collect();
+        let mut x = self.embed(view, &places)?;
+        let quarter = sizes.head / 4;
+        let axes = [vec![2; quarter], vec![1; quarter]].concat();
+        let table = self.rope.table_of(&places, &axes, &self.device)?;
+        let numbers: Vec<u32> = (0..count as u32).collect();
+        let numbers = Tensor::from_vec(numbers, count, &self.device)?;
+        let rotation = self.rope.rotation(&table, &numbers);
+        for layer in &self.layers {
+            cancel.check()?;
+            x = layer.forward(sizes, &x, &rotation)?;
+        }
+        let means = self.means(&x, (columns, rows))?;
+        self.projection.forward(&self.norm.forward(&means)?)
+    }
+
+    fn embed(&self, view: &View, places: &[Place]) -> Result<Tensor> {
+        let (patch, hidden) = (self.sizes.patch, self.sizes.hidden);
+        let mut values = Vec::new();
+        view.patches(patch, PatchOrder::ByPixel, &mut values);
+        // The tower wants pixels from -1 to 1.
+        values
+            .iter_mut()
+            .for_each(|value| *value = 2.0 * *value - 1.0);
+        let shape = (places.len(), CHANNELS * patch * patch);
+        let patches = Tensor::from_vec(values, shape, &self.device)?;
+        let mut x = self.patches.forward(&patches.to_dtype(self.dtype)?)?;
+        for (table, axis) in self.positions.iter().zip([2, 1]) {
+            let at: Vec<u32> = places.iter().map(|place| place[axis]).collect();
+            let most = at.iter().copied().max().unwrap_or(0) as usize;
+            if most >= table.dim(0)? {
+                return Err(Error::InvalidInput(format!(
+                    "an image of {}x{} pixels has more patches than the model has positions",
+                    view.width, view.height
+                )));
+            }
+            let at = Tensor::from_vec(at, places.len(), &self.device)?;
+            x = elementwise::add(&x, &table.index_select(&at, 0)?.reshape(((), hidden))?)?;
+        }
+        Ok(x)
+    }
+
+    /// Of the states in blocks of patches, in f32: they may become larger than numbers of 16 bits.
+    fn means(&self, x: &Tensor, grid: (usize, usize)) -> Result<Tensor> {
+        let (hidden, block) = (self.sizes.hidden, self.sizes.block);
+        let gathered = blocks(x, grid, block)?;
+        let count = gathered.dim(0)?;
+        let gathered = gathered.reshape((count, block * block, hidden))?;
+        let means = gathered.to_dtype(DType::F32)?.mean(1)?;
+        let means = elementwise::scale(&means, (hidden as f32).sqrt())?;
+        let means = match &self.standard {
+            Some([shift, scale]) => {
+                elementwise::multiply(&elementwise::subtract(&means, shift)?, scale)?
+            }
+            None => means,
+        };
+        Ok(means.to_dtype(self.dtype)?)
+    }
+}
+
+fn plain_norm(width: usize, epsilon: f32, (device, dtype): (&Device, DType)) -> Result<Norm> {
+    Ok(Norm::rms(Tensor::ones(width, dtype, device)?, 0.0, epsilon))
+}
+
+impl Layer {
+    fn load(sizes: &Sizes, modules: &Modules<'_>) -> Result<Self> {
+        let hidden = sizes.hidden;
+        let norm = |name: &str| modules.rms_norm(name, hidden, sizes.epsilon);
+        let of = modules.at("self_attn");
+        let mlp = modules.at("mlp");
+        let (width, kv) = (sizes.heads * sizes.head, sizes.kv_heads * sizes.head);
+        let place = (modules.device(), modules.dtype());
+        let linear = |name: &str, sizes_of: (usize, usize), turns: bool| {
+            ClippedLinear::load(&of.at(name), sizes_of, turns.then_some(sizes), sizes.clips)
+        };
+        let head_norm = |name: &str| -> Result<Norm> {
+            let weight = of.at(name).shaped("weight", &[sizes.head])?;
+            let weight = weight.index_select(&sizes.order(1, modules.device())?, 0)?;
+            Ok(Norm::rms(weight, 0.0, sizes.epsilon))
+        };
+        let inner = mlp.at("up_proj.linear").shape("weight")?;
+        let inner = inner.first().copied().unwrap_or(0);
+        let feed = |name: &str, inputs: usize, outputs: usize| {
+            ClippedLinear::load(&mlp.at(name), (inputs, outputs), None, sizes.clips)
+        };
+        Ok(Self {
+            attention_norm: norm("input_layernorm")?,
+            query: linear("q_proj", (hidden, width), true)?,
+            key: linear("k_proj", (hidden, kv), true)?,
+            value: linear("v_proj", (hidden, kv), false)?,
+            query_norm: head_norm("q_norm")?,
+            key_norm: head_norm("k_norm")?,
+            value_norm: plain_norm(sizes.head, sizes.epsilon, place)?,
+            output: linear("o_proj", (width, hidden), false)?,
+            post_attention_norm: norm("post_attention_layernorm")?,
+            mlp_norm: norm("pre_feedforward_layernorm")?,
+            gate: feed("gate_proj", hidden, inner)?,
+            up: feed("up_proj", hidden, inner)?,
+            down: feed("down_proj", inner, hidden)?,
+            post_mlp_norm: norm("post_feedforward_layernorm")?,
+        })
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let (query, key, value) = (&self.query, &self.key, &self.value);
+        for product in [
+            query,
+            key,
+            value,
+            &self.output,
+            &self.gate,
+            &self.up,
+            &self.down,
+        ] {
+            inventory.add_linear(&product.linear)?;
+        }
+        let norms = [&self.attention_norm, &self.query_norm, &self.key_norm];
+        let behind = [
+            &self.post_attention_norm,
+            &self.mlp_norm,
+            &self.post_mlp_norm,
+        ];
+        norms
+            .into_iter()
+            .chain(behind)
+            .try_for_each(|norm| inventory.add_norm(norm))
+    }
+
+    fn forward(&self, sizes: &Sizes, x: &Tensor, rotation: &Rotation<'_>) -> Result<Tensor> {
+        let count = x.dim(0)?;
+        let normed = self.attention_norm.forward(x)?;
+        let heads = |product: &ClippedLinear, norm: &Norm, heads: usize| -> Result<Tensor> {
+            let rows = product.forward(&normed)?;
+            norm.forward(&rows.reshape((count, heads, sizes.head))?)
+        };
+        let q = rotation.rotate(&heads(&self.query, &self.query_norm, sizes.heads)?)?;
+        let k = rotation.rotate(&heads(&self.key, &self.key_norm, sizes.kv_heads)?)?;
+        let v = heads(&self.value, &self.value_norm, sizes.kv_heads)?;
+        let options = AttentionOptions::new(AttentionKind::Bidirectional, 1.0);
+        let whole = [0, count as u32];
+        let mixed = attention(&q, &k, &v, &whole, &whole, &options)?;
+        let mixed = self.output.forward(&mixed.flatten_from(1)?)?;
+        let x = elementwise::add(x, &self.post_attention_norm.forward(&mixed)?)?;
+        let inner = self.mlp_norm.forward(&x)?;
+        let (gate, up) = (self.gate.forward(&inner)?, self.up.forward(&inner)?);
+        let inner = kernels::gated(&gate, &up, sizes.activation)?;
+        let fed = self.down.forward(&inner)?;
+        elementwise::add(&x, &self.post_mlp_norm.forward(&fed)?)
+    }
+}
+
+impl ClippedLinear {
+    /// With sizes the rows of the weight in the order of heads.
+    fn load(
+        modules: &Modules<'_>,
+        (inputs, outputs): (usize, usize),
+        turned: Option<&Sizes>,
+        clips: bool,
+    ) -> Result<Self> {
+        let linear = match turned {
+            None => modules.sized_linear("linear", inputs, outputs)?,
+            Some(sizes) => {
+                let weight = modules.at("linear").shaped("weight", &[outputs, inputs])?;
+                let order = sizes.order(outputs / sizes.head, modules.device())?;
+                modules.assemble(weight.index_select(&order, 0)?, None)?
+            }
+        };
+        let bounds = |least: &str, most: &str| -> Result<Option<Pointwise>> {
+            if !clips {
+                return Ok(None);
+            }
+            match (&modules.values(least)?[..], &modules.values(most)?[..]) {
+                ([least], [most]) if least.is_infinite() && most.is_infinite() => Ok(None),
+                (&[least], &[most]) if least <= most => Ok(Some(Pointwise::Clamp { least, most })),
+                _ => Err(modules.corrupt(format!(
+                    "tensors {path}{least} and {path}{most} are not two bounds",
+                    path = modules.path()
+                ))),
+            }
+        };
+        Ok(Self {
+            linear,
+            inputs: bounds("input_min", "input_max")?,
+            outputs: bounds("output_min", "output_max")?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let within = |x: Tensor, bounds: Option<Pointwise>| match bounds {
+            Some(bounds) => kernels::pointwise(&x, bounds),
+            None => Ok(x),
+        };
+        let made = self.linear.forward(&within(x.clone(), self.inputs)?)?;
+        within(made, self.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_head_stand_half_a_head_from_their_pair() {
+        let raw = RawConfig::parse(std::path::Path::new("config.json"), "{\"head_dim\": 8}");
+        let sizes = Sizes::read(&raw.unwrap()).unwrap();
+        let order: Vec<u32> = sizes.order(2, &Device::Cpu).unwrap().to_vec1().unwrap();
+        assert_eq!(order[..8], [0, 1, 4, 5, 2, 3, 6, 7]);
+        assert_eq!(order[8..], [8, 9, 12, 13, 10, 11, 14, 15]);
+    }
+}

@@ -1,0 +1,156 @@
+//! The frames of a video as models read them: prepared by torch, and as large as their number allows.
+
+use serde_json::json;
+
+use super::processor::{Processor, View};
+use super::resample::Rounding;
+use super::size::Target;
+use super::target_config::pixels;
+use super::Image;
+use crate::files::raw_config::RawConfig;
+use crate::{CancelToken, Error, Result};
+
+/// Whose frames they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Brought to squares (SmolVLM).
+    Squares,
+    /// Each within bounds of pixels, two at a time (Qwen2-VL).
+    Pixels,
+    /// All together within bounds of pixels, two at a time (Qwen3-VL).
+    SharedPixels,
+    /// Brought to one size (LLaVA-OneVision).
+    Exact,
+    /// As many blocks of patches as fit (Gemma 4).
+    PatchBlocks,
+}
+
+/// What a checkpoint makes of the frames of a video.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VideoProcessor {
+    processor: Processor,
+    /// Of all frames together.
+    shared: Option<Target>,
+    pairs: bool,
+    squares: bool,
+}
+
+/// The frames of a video, or the first of each pair of them, and the second ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frames {
+    pub views: Vec<View>,
+    pub behind: Vec<View>,
+}
+
+impl VideoProcessor {
+    /// From `video_preprocessor_config.json`, or from that of images if it is missing.
+    pub fn read(raw: &RawConfig, kind: FrameKind) -> Result<Self> {
+        if raw.opt_bool("cap_pixels_per_frame")?.unwrap_or(false) {
+            let reason = "cap_pixels_per_frame is not supported";
+            return Err(Error::unsupported(raw.file(), reason));
+        }
+        let (own, usual) = match kind {
+            FrameKind::Squares => (
+                json!({"image_processor_type": "SmolVLMImageProcessor", "do_image_splitting": false}),
+                json!({}),
+            ),
+            FrameKind::Pixels => (
+                json!({"image_processor_type": "Qwen2VLImageProcessor"}),
+                json!({"size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768}}),
+            ),
+            FrameKind::SharedPixels => (
+                json!({"image_processor_type": "Qwen2VLImageProcessor"}),
+                json!({
+                    "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768}, "patch_size": 16,
+                    "image_mean": 0.5, "image_std": 0.5,
+                }),
+            ),
+            FrameKind::Exact => (
+                json!({"image_processor_type": "LlavaOnevisionImageProcessor", "do_pad": false}),
+                json!({}),
+            ),
+            FrameKind::PatchBlocks => (
+                json!({"image_processor_type": "Gemma4ImageProcessor"}),
+                json!({"max_soft_tokens": 70}),
+            ),
+        };
+        let raw = raw.clone().with_defaults(usual).with(own);
+        let shared = match kind {
+            FrameKind::SharedPixels => Some(pixels(&raw, (128 * 32 * 32, 32 * 32 * 768))?),
+            _ => None,
+        };
+        Ok(Self {
+            processor: Processor::read(&raw)?.rounded_by(Rounding::Torch),
+            shared,
+            squares: kind == FrameKind::Squares,
+            pairs: matches!(kind, FrameKind::Pixels | FrameKind::SharedPixels),
+        })
+    }
+
+    /// Frames must be of one size.
+    pub fn frames(&self, images: &[&Image], cancel: &CancelToken) -> Result<Frames> {
+        let Some((first, others)) = images.split_first() else {
+            return Err(Error::InvalidInput(
+                "a video needs at least one frame".into(),
+            ));
+        };
+        if let Some(other) = others.iter().find(|other| size(other) != size(first)) {
+            let ((width, height), (wide, high)) = (size(first), size(other));
+            return Err(Error::InvalidInput(format!(
+                "the frames of a video must be of one size, and these have {width}x{height} and {wide}x{high} pixels"
+            )));
+        }
+        let processor = match self.shared {
+            Some(Target::Pixels {
+                factor,
+                least,
+                most,
+            }) => {
+                if images.len() < 2 {
+                    return Err(Error::InvalidInput(
+                        "this model reads two frames at a time: pass at least two".into(),
+                    ));
+                }
+                self.processor.clone().resized_by(Target::VideoPixels {
+                    factor,
+                    frames: images.len(),
+                    least,
+                    most,
+                })
+            }
+            _ => self.processor.clone(),
+        };
+        let mut views = Vec::with_capacity(images.len());
+        for image in images {
+            if self.squares {
+                views.extend(processor.views(image, cancel)?.views.pop());
+            } else {
+                views.push(processor.process(image, cancel)?);
+            }
+        }
+        if !self.pairs {
+            let behind = Vec::new();
+            return Ok(Frames { views, behind });
+        }
+        if !views.len().is_multiple_of(2) {
+            views.extend(views.last().cloned());
+        }
+        let (mut first, mut behind) = (Vec::new(), Vec::new());
+        for (number, view) in views.into_iter().enumerate() {
+            let into = if number % 2 == 0 {
+                &mut first
+            } else {
+                &mut behind
+            };
+            into.push(view);
+        }
+        Ok(Frames {
+            views: first,
+            behind,
+        })
+    }
+}
+
+fn size(image: &Image) -> (usize, usize) {
+    (image.width(), image.height())
+}
