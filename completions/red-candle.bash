@@ -16,8 +16,8 @@ _red_candle() {
       entities:--aggregation) choices="none simple first average max" ;;
       convert:--dtype) choices="f32 f16 bf16" ;;
       help:*) choices="chat run embed rerank transcribe detect read segment depth classify entities search serve mcp worker pull lock quantize imatrix convert perplexity pack rm ps models info doctor bench version" ;;
-      chat:*) choices="--max-tokens --temperature --top-p --top-k --seed --system --device" ;;
-      run:*) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --json" ;;
+      chat:*) choices="--max-tokens --temperature --top-p --top-k --seed --system --device --gpu-layers" ;;
+      run:*) choices="--model --raw --schema --image --task --from --to --max-tokens --temperature --top-p --top-k --seed --system --device --gpu-layers --json" ;;
       embed:*) choices="--model --format --dimensions --prompt-name --json --output --field --device" ;;
       rerank:*) choices="--model --top --format --output --field --device --json" ;;
       transcribe:*) choices="--model --format --language --translate --words --prompt --hotwords --vocabulary --num-beams --output --json --device" ;;

@@ -32,6 +32,7 @@ module Candle
     AnswerReader: "generation/answer_reader", AnswerRun: "generation/answer_run", Answering: "generation/answering",
     AnswerSplitter: "generation/answer_splitter",
     BulkGeneration: "generation/bulk_generation", Completion: "generation/completion",
+    DeviceMap: "generation/device_map",
     FillInMiddle: "generation/fill_in_middle",
     GenerationConfig: "generation/generation_config", HarmonySplitter: "generation/harmony_splitter",
     LiteralContent: "generation/literal_content", MarkedText: "generation/marked_text",

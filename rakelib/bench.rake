@@ -71,9 +71,19 @@ namespace :bench do
     ruby "-Ilib", "bench/retrieval_quality.rb"
   end
 
+  desc "Time GLiNER, NER, question answering and LLM extraction beside Python: GLINER=, NER=, LLM=, PYTHON=..."
+  task extraction: :compile do
+    ruby "-Ilib", "bench/extraction.rb"
+  end
+
   desc "Compare Candle::Transcriber with faster-whisper and whisper.cpp on whisper-base"
   task speech: :compile do
     ruby "-Ilib", "bench/speech.rb"
+  end
+
+  desc "Compare times of words with those of openai-whisper: PYTHON=..."
+  task speech_words: :compile do
+    ruby "-Ilib", "bench/speech_words.rb"
   end
 
   desc "Time our kernels beside candle-nn's, in one release build and run"

@@ -90,7 +90,7 @@ impl Run {
 
     /// One token of every sequence in each pass.
     fn together(&self, decoder: &Decoder, cancel: &CancelToken) -> Result<(f64, f64)> {
-        let mut pool = KvPool::new(decoder.config(), KvType::F32, &Device::Cpu, 4 << 30)?;
+        let mut pool = KvPool::new(decoder.config(), KvType::F32, decoder.stages(), 4 << 30)?;
         let mut next: Vec<u32> = Vec::new();
         let mut sequences = Vec::new();
         for number in 0..self.sequences {

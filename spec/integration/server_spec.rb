@@ -29,7 +29,7 @@ RSpec.describe "red-candle serve" do
   it "answers over HTTP, with streams in pieces" do
     expect(JSON.parse(server.get("/ready").body)["status"]).to eq("ready")
     socket = open_request(server, "/v1/chat/completions",
-                          { model: "llm", messages: question, max_tokens: 30, stream: true })
+                          { model: "llm", messages: question, max_tokens: 30, stream: true, temperature: 0 })
     text = +""
     text << socket.readpartial(4096) until text.include?("[DONE]")
     expect(text).to start_with("HTTP/1.1 200 OK").and match(%r{^content-type: text/event-stream\r$}i)
@@ -82,6 +82,18 @@ RSpec.describe "red-candle serve" do
                                          File.join(Clients::SCRIPTS, "check.py"), "#{client}_images", @seeing.base)
         expect(status).to be_success, output
       end
+    end
+  end
+
+  it "answers OpenAI's client about audio" do
+    python, reason = Clients.python
+    skip(reason) unless python
+    models = { "speech" => "speech/whisper", "labels" => "speech/wav2vec2" }
+    served = models.map { |name, model| "#{name}=#{TinyModels.path(model)}" }
+    WebServer.run("serve", *served) do |listening|
+      output, status = Open3.capture2e({ "NO_PROXY" => "127.0.0.1" }, python,
+                                       File.join(Clients::SCRIPTS, "check.py"), "openai_audio", listening.base)
+      expect(status).to be_success, output
     end
   end
 

@@ -39,12 +39,13 @@ RSpec.describe "bench harness" do
       stub_const("ENV", { "CANDLE_CPU_ISA" => "avx2" })
       expect(described_class.level).to eq("avx2")
       stub_const("ENV", {})
-      levels = [%w[avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 amx_tile], %w[avx2 avx512f avx512_vnni], []]
+      levels = [%w[avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 amx_tile], %w[avx2 avx512f avx512_vnni],
+                %w[avx2 avx_vnni], []]
       found = levels.map do |flags|
         allow(Bench::Peers).to receive(:cpu_flags).and_return(flags)
         described_class.level
       end
-      expect(found).to eq(%w[amx avx512vnni scalar])
+      expect(found).to eq(%w[amx avx512vnni avxvnni scalar])
     end
   end
 

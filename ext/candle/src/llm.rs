@@ -2,12 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use base::runtime::device::Device;
 use engine::generation::{
     Choice, Constraint, Ending, FinishReason, GenerationConfig, LogitBias, Pattern, Speculative,
     Timings, WhiteSpace,
 };
 use engine::serving::ContextOverflow;
-use engine::tasks::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
+use engine::tasks::{
+    AdapterFiles, CacheOptions, DeviceMap, Extras, Generation, LanguageModel, Request,
+};
 use engine::{CancelToken, Error as EngineError};
 use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
@@ -53,11 +56,13 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
     };
     let draft: Option<Obj<RbLlm>> = model::setting(ruby, settings, "draft")?;
     let draft = draft.map(|draft| draft.model.get(ruby)).transpose()?;
+    let map = device_map(ruby, settings)?;
     let model = model::load(ruby, &request, |files, options, cancel| {
         let extras = Extras {
             adapters: &adapters,
             cache,
             draft: draft.as_ref(),
+            device_map: Some(&map),
         };
         LanguageModel::load_with(files, options, &extras, cancel)
     })?;
@@ -67,6 +72,25 @@ fn load(ruby: &Ruby, source: String, settings: RHash) -> Result<RbLlm, Error> {
         model,
         adapters: Mutex::new(tracked),
     })
+}
+
+/// `device_map` is an Array of devices and numbers of layers, or says that as many layers go to the model's device as fit
+/// into `gpu_memory`; else `gpu_layers` is how many do.
+fn device_map(ruby: &Ruby, settings: RHash) -> Result<DeviceMap, Error> {
+    let counts: Option<Vec<(String, usize)>> = model::setting(ruby, settings, "device_map")?;
+    if let Some(counts) = counts {
+        let counts = counts.into_iter().map(|(name, count)| {
+            let device = Device::parse(&name).map_err(error::raised(ruby))?;
+            Ok((device, count))
+        });
+        return Ok(DeviceMap::Counts(counts.collect::<Result<_, Error>>()?));
+    }
+    if model::setting(ruby, settings, "fit_layers")?.unwrap_or(false) {
+        let memory = model::setting(ruby, settings, "gpu_memory")?;
+        return Ok(DeviceMap::Fitting(memory));
+    }
+    let first: Option<usize> = model::setting(ruby, settings, "gpu_layers")?;
+    Ok(first.map_or(DeviceMap::Whole, DeviceMap::First))
 }
 
 /// `adapters` is an Array of names and sources.
@@ -125,8 +149,14 @@ fn unload_adapter(ruby: &Ruby, llm: &RbLlm, name: String) -> Result<(), Error> {
     })
 }
 
-/// Corrects what counts the weights by the adapters that are loaded now.
-fn with_adapters(ruby: &Ruby, model: &LanguageModel, hash: RHash) -> Result<(), Error> {
+/// Adds where the layers are, and corrects what counts the weights by the adapters that are loaded now.
+fn more_info(ruby: &Ruby, model: &LanguageModel, hash: RHash) -> Result<(), Error> {
+    let layers = ruby.hash_new();
+    for (device, count) in model.layers_by_device() {
+        layers.aset(device.to_string(), count)?;
+    }
+    layers.freeze();
+    hash.aset(ruby.to_symbol("layers_by_device"), layers)?;
     let mut inventory = model.info().inventory.clone();
     inventory.merge(model.adapter_inventory().map_err(error::raised(ruby))?);
     model::set_inventory(ruby, hash, &inventory)
@@ -395,7 +425,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_begin", method!(begin, 2))?;
     class.define_private_method("_clear_cache", method!(clear_cache, 0))?;
     model::define_stats!(class, RbLlm)?;
-    model::define_model!(class, RbLlm, with_adapters)?;
+    model::define_model!(class, RbLlm, more_info)?;
     let run = class.define_class("Run", ruby.class_object())?;
     run.undef_default_alloc_func();
     run.define_method("step", method!(step, 0))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use formats::weights::{self, Value as EngineValue, WeightSource};
+use formats::weights::{self, Arrangement, Value as EngineValue, WeightSource};
 use magnus::{
     function, method, prelude::*, value::ReprValue, Error, IntoValue, RArray, RHash, RModule,
     RString, Ruby, Value,
@@ -66,20 +66,27 @@ fn tensor(
     Ok(RbTensor::new(ruby, tensor))
 }
 
-/// The bytes of a tensor in another type; rows of so many heads are sorted as GGUF files have them, and columns have an
-/// importance, if it is given.
+/// The bytes of a tensor in another type; rows are arranged as GGUF files have them, by the name of an arrangement and
+/// its numbers, and columns have an importance, if it is given.
 fn encoded(
     ruby: &Ruby,
     weights: &RbWeights,
     name: String,
     kind: String,
-    heads: Option<usize>,
+    rows: Option<(String, Vec<usize>)>,
     importance: Option<Vec<f32>>,
 ) -> Result<RString, Error> {
     let bytes = gvl::leave(ruby, |cancel| {
         cancel.check()?;
+        let unknown = |(name, numbers): &(String, Vec<usize>)| {
+            engine::Error::InvalidInput(format!("rows: {name} {numbers:?} is not an arrangement"))
+        };
+        let found = rows
+            .as_ref()
+            .map(|rows| Arrangement::named(&rows.0, &rows.1).ok_or_else(|| unknown(rows)));
+        let arrangement = found.transpose()?;
         let importance = importance.as_deref();
-        weights::encoded(weights.0.as_ref(), &name, &kind, heads, importance)
+        weights::encoded(weights.0.as_ref(), &name, &kind, arrangement, importance)
     })?;
     Ok(ruby.str_from_slice(&bytes))
 }

@@ -19,7 +19,18 @@ module Candle
 
       def load_model(kind, source)
         Terminal.note("loading #{source} ...")
-        ModelKind.class_for(kind).from_pretrained(source, device: options[:device])
+        layers = kind == :llm ? layers_settings : {}
+        ModelKind.class_for(kind).from_pretrained(source, device: options[:device], **layers)
+      end
+
+      # @return [Hash] where the layers of a language model go, as {LLM.from_pretrained} takes it
+      def layers_settings
+        case layers = options[:gpu_layers]
+        when nil then {}
+        when "auto" then { device_map: :auto }
+        when /\A\d{1,9}\z/ then { gpu_layers: Integer(layers, 10) }
+        else raise ArgumentError, "--gpu-layers takes a number or auto, not #{layers.inspect}"
+        end
       end
 
       # @return [Symbol] what a model is for, where that is one of the kinds; the first of them otherwise

@@ -59,14 +59,21 @@ module Candle
     def self.images?(messages)
       Array === messages && messages.any? do |message|
         content = Hash === message ? message[:content] || message["content"] : nil
-        Array === content && content.any? { |part| image?(part) }
+        Array === content && content.any? { |part| image?(part) || of_type?(part, "video") }
       end
     end
 
     # @param part [Object] of a message's content
     # @return [Boolean]
     def self.image?(part)
-      Hash === part && (part[:type] || part["type"]).to_s == "image"
+      of_type?(part, "image")
+    end
+
+    # @param part [Object] of a message's content
+    # @param type [String]
+    # @return [Boolean]
+    def self.of_type?(part, type)
+      Hash === part && (part[:type] || part["type"]).to_s == type
     end
 
     # @param part [Object] of a message's content

@@ -90,17 +90,28 @@ module Candle
       #   CPU); nil is what the model computes in
       # @param draft [LLM, String, Pathname, nil] a smaller model of the same vocabulary, loaded or not, as draft
       #   model of speculative decoding; the text stays the same. One that is loaded here is closed with this model
+      # @param device_map [Symbol, Hash, nil] `:auto` leaves the last layers on the CPU where a GPU does not hold all of
+      #   them beside their keys and values; a Hash such as `{"cuda:0" => 20, "cuda:1" => 12}` says how many of the
+      #   layers, from the first on, are where. Embeddings and head are on `device:`, or on the first one named.
+      #   {#device_report} says what became of it. Layers that keep states stay together
+      # @param gpu_layers [Integer, nil] so many of the first layers on the device, and the others on the CPU
+      # @param gpu_memory [Integer, String, nil] what weights, keys and values may take of the device with
+      #   `device_map: :auto`, in bytes or as in `"8GB"`; nil is what is free
       # @return [LLM]
-      # @raise [InvalidInputError] when the vocabulary of `draft:` is another one
+      # @raise [InvalidInputError] when the vocabulary of `draft:` is another one, or `device_map:` does not name all
+      #   layers
       # @raise [UnsupportedModelError] when the model's family is unknown, or an adapter does not fit the model
       def from_pretrained(source = DEFAULT_MODEL_PATH, positional_device = nil, device: nil, dtype: nil,
                           gguf_file: nil, tokenizer: nil, context_length: nil, adapters: nil, revision: nil,
-                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil, draft: nil, **unknown)
+                          verify: nil, token: nil, cache_dir: nil, kv_cache: nil, kv_dtype: nil, draft: nil,
+                          device_map: nil, gpu_layers: nil, gpu_memory: nil, **unknown)
         refuse(unknown)
-        settings = { device: device || positional_device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
+        layers = DeviceMap.settings(device_map, gpu_layers, gpu_memory)
+        device ||= positional_device || DeviceMap.first_device(device_map)
+        settings = { device: device, dtype: dtype, gguf_file: gguf_file, tokenizer: tokenizer,
                      max_length: context_length, adapters: adapter_sources(adapters), revision: revision,
                      verify: verify, token: token, cache_dir: cache_dir,
-                     kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype) }
+                     kv_cache: Arguments.bytes(kv_cache, "kv_cache"), kv_dtype: kv_type(kv_dtype), **layers }
         with_draft(draft, **settings.slice(:device, :token, :cache_dir)) do |loaded|
           load_or_guess(source, draft: loaded, **settings)
         end
@@ -465,6 +476,11 @@ module Candle
     # @return [String]
     def model_name
       model_id
+    end
+
+    # @return [Hash] as {Model#device_report}, with how many `layers:` are on which device
+    def device_report
+      super.merge(layers: model_info.fetch(:layers_by_device))
     end
 
     # @return [Integer] how many tokens prompt and answer have together

@@ -16,6 +16,7 @@ SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required
 
 # Newer clients of Anthropic have no argument for it.
 SURE = {"temperature": 0}
+SOUND = pathlib.Path(__file__).parents[2] / "fixtures" / "audio" / "tones.wav"
 PHOTO = pathlib.Path(__file__).parents[2] / "fixtures" / "images" / "photo.png"
 
 
@@ -346,6 +347,48 @@ def check_openai_images(base):
         assert "fetches nothing" in found.body["message"]
     else:
         raise AssertionError("no error")
+
+
+def check_openai_audio(base):
+    import openai
+
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
+    call = {"model": "speech", "language": "en"}
+
+    def write(**more):
+        with SOUND.open("rb") as file:
+            return client.audio.transcriptions.create(file=file, **call, **more)
+
+    plain = write()
+    assert isinstance(plain, openai.types.audio.Transcription) and plain.text and plain.usage.seconds == 1
+    assert write(response_format="text") == plain.text + "\n"
+    assert write(response_format="srt").startswith("1\n00:00:00,000 --> ")
+    assert write(response_format="vtt").startswith("WEBVTT\n\n00:00:00.000 --> ")
+    for granularities in (["word"], ["segment", "word"], ["word", "segment"]):
+        timed = write(response_format="verbose_json", timestamp_granularities=granularities)
+        assert isinstance(timed, openai.types.audio.TranscriptionVerbose) and timed.duration == 0.8
+        assert "".join(segment.text for segment in timed.segments).strip() == timed.text == plain.text
+        assert timed.words and all(0 <= word.start <= word.end <= 1 for word in timed.words)
+    assert not write(response_format="verbose_json").words
+    events = list(write(stream=True))
+    assert {event.type for event in events[:-1]} == {"transcript.text.delta"}
+    assert events[-1].type == "transcript.text.done" and events[-1].text == plain.text
+    assert "".join(event.delta for event in events[:-1]).strip() == plain.text
+    prompted = write(prompt="the cat", temperature=0.0)
+    assert prompted.text != plain.text
+    with SOUND.open("rb") as file:
+        english = client.audio.translations.create(model="speech", file=file)
+    assert isinstance(english, openai.types.audio.Translation) and english.text
+    labels = client.audio.transcriptions.create(model="labels", file=("a.wav", SOUND.read_bytes()))
+    assert labels.text
+    for wrong, error in ((dict(model="none", file=SOUND), openai.NotFoundError),
+                         (dict(model="speech", file=("a.wav", b"no audio")), openai.BadRequestError)):
+        try:
+            client.audio.transcriptions.create(**wrong)
+        except error as found:
+            assert found.body["message"]
+        else:
+            raise AssertionError("no error")
 
 
 def check_huggingface_hub_images(base):

@@ -109,6 +109,13 @@ RSpec.describe Candle::CLI do
     expect(cli("run", "-h")[1]).to match(/--schema.*Example: cat report/m)
   end
 
+  it "leaves layers of a language model on the CPU" do
+    command = ["run", "hi", "-m", llm, "--max-tokens", "5", "--temperature", "0", "--device", "cpu"]
+    _, text, = cli(*command)
+    %w[0 1 auto].each { |layers| expect(cli(*command, "--gpu-layers", layers).first(2)).to eq([0, text]) }
+    expect(cli(*command, "--gpu-layers", "many")).to match([2, "", /takes a number or auto, not "many"/])
+  end
+
   it "lists every command with its description, at 80 columns" do
     status, output, = cli("help")
     expect([status, cli[1]]).to eq([0, output])

@@ -234,6 +234,13 @@ pub struct DisentangledConfig {
     pub normed: bool,
 }
 
+impl DisentangledConfig {
+    /// How many scores are summed.
+    pub fn scores(&self) -> usize {
+        1 + usize::from(self.from_query) + usize::from(self.from_key)
+    }
+}
+
 impl NormConfig {
     pub const fn new(kind: NormKind, epsilon: f32) -> Self {
         Self {

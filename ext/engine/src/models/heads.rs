@@ -36,6 +36,8 @@ pub struct Head {
     pub dense: Option<Linear>,
     /// Another one behind it, with the same activation (UltraBERT).
     pub second_dense: Option<Linear>,
+    /// Another one behind it without an activation, which the head's input is added to (BigBird).
+    pub residual: Option<Linear>,
     pub activation: Activation,
     pub norm: Option<Norm>,
     /// Behind the logits.
@@ -68,6 +70,7 @@ impl Head {
         Self {
             dense: None,
             second_dense: None,
+            residual: None,
             activation: Activation::Identity,
             norm: None,
             last: Activation::Identity,
@@ -82,11 +85,16 @@ impl Head {
         let second = self.second_dense.as_ref();
         let reads = second.is_none_or(|dense| dense.inputs() == inner);
         let inner = second.map_or(inner, Linear::outputs);
+        let residual = self.residual.as_ref();
+        let adds =
+            residual.is_none_or(|dense| dense.inputs() == inner && dense.outputs() == hidden);
+        let inner = residual.map_or(inner, Linear::outputs);
         let fits = self
             .dense
             .as_ref()
             .is_none_or(|dense| dense.inputs() == hidden)
             && reads
+            && adds
             && self.output.inputs() == inner
             && self.norm.as_ref().is_none_or(|norm| norm.width() == inner);
         if fits {
@@ -131,7 +139,7 @@ impl Head {
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         let dense = self.dense.iter().chain(&self.second_dense);
-        for linear in dense.chain([&self.output]) {
+        for linear in dense.chain(&self.residual).chain([&self.output]) {
             inventory.add_linear(linear)?;
         }
         match &self.norm {
@@ -149,6 +157,15 @@ impl Head {
                 &Epilogue {
                     activation: Some(self.activation),
                     residual: None,
+                },
+            )?;
+        }
+        if let Some(dense) = &self.residual {
+            x = dense.forward_with(
+                &x,
+                &Epilogue {
+                    activation: None,
+                    residual: Some(rows),
                 },
             )?;
         }

@@ -158,7 +158,8 @@ impl<'a> Modules<'a> {
         Ok(tensor.flatten_all()?.to_vec1()?)
     }
 
-    fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
+    /// A linear layer of tensors that were read.
+    pub fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
         if self.int8 {
             Linear::bytes(weight, bias)
         } else {

@@ -23,6 +23,8 @@ pub struct Parameters<'a> {
     dtype: DType,
     /// Whether linear layers are rounded to bytes.
     int8: bool,
+    /// Whether those of f32 are held in 16 bits where these are the same numbers.
+    compact: bool,
     /// What stands for `<>` in names, such as a language.
     variant: &'a str,
 }
@@ -41,6 +43,7 @@ impl<'a> Parameters<'a> {
             device,
             dtype,
             int8: false,
+            compact: false,
             variant: "",
         })
     }
@@ -57,6 +60,21 @@ impl<'a> Parameters<'a> {
     /// With `int8`, linear layers are rounded to bytes.
     pub fn with_int8(self, int8: bool) -> Self {
         Self { int8, ..self }
+    }
+
+    /// With `compact`, linear layers of f32 are held in 16 bits where these are the same numbers, for products of
+    /// few rows.
+    pub fn with_compact(self, compact: bool) -> Self {
+        Self { compact, ..self }
+    }
+
+    /// The same for layers that multiply many rows at once.
+    pub fn of_many_rows(&self) -> Parameters<'_> {
+        Parameters {
+            prefixes: self.prefixes.clone(),
+            compact: false,
+            ..*self
+        }
     }
 
     pub fn device(&self) -> &Device {
@@ -100,6 +118,30 @@ impl<'a> Parameters<'a> {
             &self.source.file(""),
             format!("the configuration asks for {count} layers, and it holds tensors of {found}"),
         ))
+    }
+
+    /// What the tensors of each of so many layers take once they are read, and all others. Of quantized weights as if
+    /// they stayed so.
+    pub fn bytes_by_layer(&self, count: usize) -> (Vec<usize>, usize) {
+        let starts = (0..count).map(|layer| self.prefixed(&self.names.layers(layer)));
+        let starts: Vec<Vec<String>> = starts.collect();
+        let (mut layers, mut beside) = (vec![0_usize; count], 0_usize);
+        for name in self.source.names() {
+            let Some(info) = self.source.info(&name) else {
+                continue;
+            };
+            let elements = info.shape.iter().copied().fold(1, usize::saturating_mul);
+            let plain = elements.saturating_mul(self.dtype.size_in_bytes());
+            let layer = starts
+                .iter()
+                .position(|starts| starts.iter().any(|start| name.starts_with(start)));
+            let sum = match layer {
+                Some(layer) => &mut layers[layer],
+                None => &mut beside,
+            };
+            *sum = sum.saturating_add(info.bytes.min(plain));
+        }
+        (layers, beside)
     }
 
     pub fn has(&self, place: impl Into<Place>) -> bool {
@@ -301,10 +343,14 @@ impl<'a> Parameters<'a> {
     /// A linear layer of tensors that were read from the parts.
     pub fn assemble(&self, weight: Tensor, bias: Option<Tensor>) -> Result<Linear> {
         if self.int8 {
-            Linear::bytes(weight, bias)
-        } else {
-            Linear::new(weight, bias)
+            return Linear::bytes(weight, bias);
         }
+        if self.compact {
+            if let Some(layer) = Linear::compact(&weight, bias.as_ref())? {
+                return Ok(layer);
+            }
+        }
+        Linear::new(weight, bias)
     }
 
     /// A linear layer of blocks that were read from the parts.
@@ -383,7 +429,12 @@ impl<'a> Parameters<'a> {
             return Ok(None);
         }
         let name = self.weight_name(place)?;
-        match self.source.quantized(&name)? {
+        let found = if Linear::keeps_groups(self.device) {
+            self.source.quantized(&name)?
+        } else {
+            self.source.file_blocks(&name)?
+        };
+        match found {
             Some(blocks) if blocks.shape != shape => {
                 Err(self.misshapen(&name, &blocks.shape, shape))
             }

@@ -19,8 +19,8 @@ macro_rules! parts {
             pub body: &'static str,
             /// The beginning of a layer's names; `{}` stands for its number.
             pub layer: &'static str,
-            /// How many layers share a number; `[]` stands in the names of their parts for a layer's place
-            /// among them (LongCat).
+            /// How many layers share a number; `[]` stands in the names of layers and their parts for a layer's
+            /// place among them (LongCat, ALBERT).
             pub sublayers: usize,
             /// The same of the high one of two stacks.
             pub high_layer: &'static str,
@@ -386,12 +386,16 @@ parts! {
     QuestionDense question_dense Model;
     QuestionNorm question_norm Model;
     QuestionOutput question_output Model;
+    /// A second dense layer behind the first, which the head's input is added to (BigBird).
+    QuestionSecond question_second Model;
     /// Leads pooled states into the space that texts and images share.
     SharedSpace shared_space Model;
     /// What makes a score of the cosine of a text and an image.
     MatchScale match_scale Model;
     MatchBias match_bias Model;
     /// The query that pools an image by attention (SigLIP), and what stands around it.
+    /// Of patches before their positions (GLM-4V).
+    PatchNorm patch_norm Model;
     PoolingQuery pooling_query Model;
     PoolingQkv pooling_qkv Model;
     PoolingQkvBias pooling_qkv_bias Model;
@@ -402,9 +406,15 @@ parts! {
     /// Lead from a vision tower into a decoder.
     ProjectorNorm projector_norm Model;
     ProjectorUp projector_up Model;
+    ProjectorGate projector_gate Model;
     ProjectorDown projector_down Model;
+    /// A third product (Llama 4).
+    ProjectorOutput projector_output Model;
     /// What leads the patches of a block back to the width of one (Mistral 3).
     ProjectorMerge projector_merge Model;
+    /// Behind that a product and its norm (GLM-4V).
+    ProjectorInner projector_inner Model;
+    ProjectorInnerNorm projector_inner_norm Model;
     /// The same of layers before the last one; `{}` stands for their number among those (Qwen3-VL).
     DeepNorm deep_norm Model;
     DeepUp deep_up Model;
@@ -475,15 +485,23 @@ impl Names {
             return names.collect();
         }
         names
-            .flat_map(|name| alternatives(self.layer).map(move |layer| format!("{layer}{name}")))
+            .flat_map(|name| {
+                // Where only one layer has a number, it is the first of that number.
+                let layers = alternatives(self.layer).map(|layer| match self.sublayers {
+                    1 => layer.replace("[]", "0"),
+                    _ => layer.to_owned(),
+                });
+                layers.map(move |layer| format!("{layer}{name}"))
+            })
             .collect()
     }
 
     /// What the names of a layer's parts may begin with.
     pub fn layers(&self, layer: usize) -> Vec<String> {
+        let sublayer = (layer % self.sublayers).to_string();
         let layer = (layer / self.sublayers + self.first_layer).to_string();
         alternatives(self.layer)
-            .map(|name| name.replace("{}", &layer))
+            .map(|name| name.replace("{}", &layer).replace("[]", &sublayer))
             .collect()
     }
 

@@ -8,10 +8,13 @@ use super::inventory::Inventory;
 use super::joined::joined;
 use super::linear::{Epilogue, Linear};
 use crate::{Error, Result};
+use kernels::cpu::windows::{unfold, weigh_channels};
 use kernels::Activation;
 
-/// Windows of at most so many elements are laid out at once.
+/// Windows of at most so many elements are laid out at once: on the CPU those that stay in a core's cache until they are
+/// multiplied.
 const MOST_ELEMENTS: usize = 1 << 22;
+const MOST_IN_CACHE: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
 pub struct Conv2d {
@@ -27,7 +30,7 @@ enum Weight {
     /// One for each group of channels.
     Groups(Vec<Linear>),
     /// Every channel by itself: a row of factors for each place of the kernel, and what is added.
-    Channels(Vec<Tensor>, Option<Tensor>),
+    Channels(Tensor, Option<Tensor>),
 }
 
 /// What a batch norm, whose statistics are fixed, does to a channel: multiply and add, in f32.
@@ -74,8 +77,7 @@ impl Conv2d {
         let (weight, bias) = folded(weight, bias, norm)?;
         let weight = if inputs == 1 && groups == outputs && groups > 1 {
             let taps = weight.reshape((outputs, kernel * kernel))?.t()?;
-            let taps = (0..kernel * kernel).map(|tap| Ok(taps.get(tap)?.contiguous()?));
-            Weight::Channels(taps.collect::<Result<_>>()?, bias)
+            Weight::Channels(taps.contiguous()?, bias)
         } else {
             // Windows are laid out place by place.
             let matrix = weight.permute((0, 2, 3, 1))?.contiguous()?;
@@ -108,7 +110,8 @@ impl Conv2d {
                 .iter()
                 .try_for_each(|group| inventory.add_linear(group)),
             Weight::Channels(taps, bias) => {
-                taps.iter()
+                [taps]
+                    .into_iter()
                     .chain(bias)
                     .for_each(|tensor| inventory.add_tensor(tensor));
                 Ok(())
@@ -150,6 +153,11 @@ impl Conv2d {
             return only.forward_with(&map.rows.contiguous()?, &epilogue);
         }
         let places = window.kernel * window.kernel;
+        if let ([only], true) = (groups, map.rows.device().is_cpu()) {
+            if let Some(found) = self.unfolded(map, only, count, &epilogue)? {
+                return Ok(found);
+            }
+        }
         let most = (MOST_ELEMENTS / (places * self.inputs)).max(1);
         let outside = (map.height * map.width) as u32;
         let mut parts = Vec::new();
@@ -162,6 +170,30 @@ impl Conv2d {
             done += part;
         }
         joined(parts, 0)
+    }
+
+    /// The same on the CPU, with windows laid out by its own kernel; `None` for types that it does not read.
+    fn unfolded(
+        &self,
+        map: &FeatureMap,
+        linear: &Linear,
+        count: usize,
+        epilogue: &Epilogue<'_>,
+    ) -> Result<Option<Tensor>> {
+        let windows = self.window.over(map);
+        let each = self.window.kernel * self.window.kernel * self.inputs;
+        let most = (MOST_IN_CACHE / each).max(64);
+        let mut parts = Vec::with_capacity(count.div_ceil(most));
+        let mut done = 0;
+        while done < count {
+            let end = (done + most).min(count);
+            let Some(seen) = unfold(&map.rows, &windows, done..end)? else {
+                return Ok(None);
+            };
+            parts.push(linear.forward_with(&seen, epilogue)?);
+            done = end;
+        }
+        Ok(Some(joined(parts, 0)?))
     }
 
     /// `seen` is [windows · places, channels].
@@ -187,17 +219,21 @@ impl Conv2d {
     fn sums(
         &self,
         map: &FeatureMap,
-        taps: &[Tensor],
+        taps: &Tensor,
         bias: Option<&Tensor>,
         count: usize,
     ) -> Result<Tensor> {
+        if let Some(sums) = weigh_channels(&map.rows, &self.window.over(map), taps, bias)? {
+            return Ok(sums);
+        }
         let outside = (map.height * map.width) as u32;
         let places = self.window.rows(map, 0..count, outside);
         let mut sum: Option<Tensor> = None;
-        for (number, tap) in taps.iter().enumerate() {
-            let rows = places.iter().skip(number).step_by(taps.len());
+        let size = taps.dim(0)?;
+        for number in 0..size {
+            let rows = places.iter().skip(number).step_by(size);
             let seen = map.picked(rows.copied().collect(), 0.0)?;
-            let part = elementwise::multiply(&seen, tap)?;
+            let part = elementwise::multiply(&seen, &taps.get(number)?)?;
             sum = Some(match sum {
                 Some(sum) => elementwise::add(&sum, &part)?,
                 None => part,

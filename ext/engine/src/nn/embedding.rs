@@ -106,6 +106,14 @@ impl Embedding {
         sum.ok_or_else(|| Error::Internal("embeddings without a table".into()))
     }
 
+    /// The table itself, where it is numbers.
+    pub fn dense(&self) -> Option<&Tensor> {
+        match self {
+            Self::Dense(table) => Some(table),
+            Self::Blocks(_) | Self::DeviceBlocks(..) => None,
+        }
+    }
+
     /// The output layer that a checkpoint ties to the table; its memory is the table's but for blocks on
     /// the CPU, which its products want laid out.
     pub fn tied_output(&self, bias: Option<Tensor>) -> Result<Linear> {
@@ -145,6 +153,7 @@ mod tests {
         let bytes = (0..4 * kind.bytes()).map(|i| (i * 7 % 61) as u8).collect();
         Embedding::Blocks(QuantizedTensor {
             kind,
+            order: None,
             shape: vec![4, kind.elements()],
             bytes: Bytes::unpacked(bytes),
         })

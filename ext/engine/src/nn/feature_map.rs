@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::elementwise;
 use crate::{Error, Result};
 use formats::image::{View, CHANNELS};
+use kernels::cpu::windows::{largest_of_windows, Windows};
 
 #[derive(Clone, Debug)]
 pub struct FeatureMap {
@@ -59,6 +60,20 @@ impl Window {
             count - usize::from(!begins)
         } else {
             room / self.stride + 1
+        }
+    }
+
+    /// As kernels take it.
+    pub fn over(&self, map: &FeatureMap) -> Windows {
+        Windows {
+            height: map.height,
+            width: map.width,
+            kernel: self.kernel,
+            stride: self.stride,
+            padding: self.padding,
+            dilation: self.dilation,
+            down: self.count(map.height),
+            across: self.count(map.width),
         }
     }
 
@@ -305,6 +320,11 @@ impl FeatureMap {
     /// The largest or the mean of what each window sees.
     pub fn pooled(&self, window: Window, pooling: Pooling) -> Result<Self> {
         let (height, width) = (window.count(self.height), window.count(self.width));
+        if pooling == Pooling::Max {
+            if let Some(rows) = largest_of_windows(&self.rows, &window.over(self))? {
+                return Self::new(rows, (height, width));
+            }
+        }
         let outside = (self.height * self.width) as u32;
         let places = window.rows(self, 0..height * width, outside);
         let size = window.kernel * window.kernel;

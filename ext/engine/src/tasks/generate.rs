@@ -1,6 +1,7 @@
 //! Text generation: a language model, and what it makes of one prompt.
 
 mod adapters;
+mod device_map;
 mod draft;
 #[cfg(test)]
 mod failed_steps;
@@ -13,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use self::adapters::Adapters;
+use self::device_map::Placing;
 use super::adapter_base;
 use super::loading::{together, Checkpoint, LoadOptions, ModelInfo};
 use crate::generation::run::{Run, RunText};
@@ -24,7 +26,7 @@ use crate::serving::scheduler::{self, too_long, ContextOverflow, RequestState, S
 use crate::serving::speculation::{DraftModel, Speculation};
 use crate::serving::{Served, Stats};
 use crate::{CancelToken, Error, Result};
-use base::runtime::device::{free_bytes, Device};
+use base::runtime::device::Device;
 use base::runtime::memory;
 use base::runtime::per_process::PerProcess;
 use base::runtime::stats::Reading;
@@ -34,6 +36,7 @@ use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::Tokenizer;
 use kernels::paged::KvType;
 
+pub use device_map::DeviceMap;
 pub use predictions::Divergence;
 
 /// A decoder with its tokenizer; immutable, shared by all runs.
@@ -74,20 +77,6 @@ const SHARE: usize = 4;
 /// Stands in where a device does not say what it has.
 const UNKNOWN_MEMORY: usize = 8 << 30;
 
-impl CacheOptions {
-    fn settled(self, decoder: &Decoder, context_length: usize) -> (KvType, usize) {
-        let kind = self.kind.unwrap_or_else(|| KvType::of(decoder.dtype()));
-        let limit = self.limit.unwrap_or_else(|| {
-            let device = decoder.device();
-            let token = KvPool::token_bytes(decoder.config(), kind);
-            let context = token.saturating_mul(context_length);
-            let context = context.saturating_add(KvPool::sequence_bytes(decoder.config()));
-            default_limit(Device::of(device), free_bytes(device), context)
-        });
-        (kind, limit)
-    }
-}
-
 /// The bytes for keys and values on a device that has so many left. `context` is what one sequence of the
 /// greatest length takes.
 fn default_limit(device: Device, free: Option<usize>, context: usize) -> usize {
@@ -104,6 +93,8 @@ pub struct Extras<'a> {
     /// A smaller model of the same vocabulary, for speculative decoding. It stays its owner's: when it is
     /// closed, requests go on without draft tokens.
     pub draft: Option<&'a Arc<LanguageModel>>,
+    /// Where its layers go; `None` is [`DeviceMap::Whole`].
+    pub device_map: Option<&'a DeviceMap>,
 }
 
 impl LanguageModel {
@@ -160,12 +151,20 @@ impl LanguageModel {
             inventory: Inventory::default(),
             verified: options.verifies(),
         };
+        let placing = Placing {
+            config: &blueprint.config,
+            names: &blueprint.names,
+            checkpoint: &checkpoint,
+            cache: extras.cache,
+            context_length,
+        };
+        let whole = DeviceMap::Whole;
+        let (stages, limit) = placing.place(extras.device_map.unwrap_or(&whole))?;
         let (decoder, tokenizer) = together(
             cancel,
             |cancel| {
                 let source = checkpoint.source.as_ref();
-                let (device, dtype) = (&checkpoint.opened, checkpoint.dtype);
-                Decoder::load(&blueprint, source, device, dtype, cancel)
+                Decoder::load_in_stages(&blueprint, source, stages, cancel)
             },
             |cancel| checkpoint.tokenizer(files, options, cancel),
         )?;
@@ -189,7 +188,7 @@ impl LanguageModel {
             .add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
         let decoder = Arc::new(decoder);
         let stats = Arc::new(Stats::new(Served::Decoder));
-        let cache = extras.cache.settled(&decoder, context_length);
+        let cache = placing.cache(decoder.stages(), limit);
         let draft = extras.draft.map(|draft| draft.as_draft_of(&tokenizer));
         let draft = draft.transpose()?;
         let scheduler = new_scheduler(&decoder, cache, draft.as_ref(), &stats)?;
@@ -227,6 +226,19 @@ impl LanguageModel {
 
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
+    }
+
+    /// How many of its layers are on which device.
+    pub fn layers_by_device(&self) -> Vec<(Device, usize)> {
+        let mut counts: Vec<(Device, usize)> = Vec::new();
+        for stage in self.decoder.stages().all() {
+            let (device, count) = (Device::of(&stage.home.device), stage.layers.len());
+            match counts.iter_mut().find(|(known, _)| *known == device) {
+                Some((_, sum)) => *sum += count,
+                None => counts.push((device, count)),
+            }
+        }
+        counts
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -291,7 +303,7 @@ fn new_scheduler(
         0 => limit,
         _ => tokens * token,
     };
-    let pool = KvPool::new(decoder.config(), kind, decoder.device(), own)?;
+    let pool = KvPool::new(decoder.config(), kind, decoder.stages(), own)?;
     let drafter = drafter.transpose()?.flatten();
     Ok(Scheduler::new(
         decoder.clone(),
@@ -384,6 +396,7 @@ impl Generation {
         let state = RequestState {
             speculation: Speculation::new(config.speculative),
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
+            prompt: prompt.len(),
             ids: prompt,
             sequence: None,
             draft: None,

@@ -43,6 +43,8 @@ pub struct LateInteractionModel {
     projection: Vec<Dense>,
     settings: TextSettings,
     prompts: Prompts,
+    /// Whether the prompt of the task is used unasked.
+    prompts_by_task: bool,
     query: Reading,
     document: Reading,
     /// Fills queries up.
@@ -65,6 +67,8 @@ struct Reading {
 #[derive(Clone, Copy, Debug)]
 struct Expansion {
     token: u32,
+    /// How many tokens a query has at least.
+    length: usize,
     /// Whether the other tokens see it.
     attended: bool,
 }
@@ -113,8 +117,12 @@ impl LateInteractionModel {
         };
         let inventory = &mut loaded.info.inventory;
         inventory.add_rows("l2_normalize", &checkpoint.opened)?;
-        // The settings of a sentence-transformers model limit neither: they hold what was read last.
-        let positions = loaded.body.max_positions().unwrap_or(usize::MAX);
+        // PyLate's settings of the transformer limit neither: they hold what was read last.
+        let positions = if found.prompts_by_task {
+            loaded.max_length
+        } else {
+            loaded.body.max_positions().unwrap_or(usize::MAX)
+        };
         let reading = |prefix: &str, length: usize| -> Result<Reading> {
             Reading::new(&loaded.tokenizer, prefix, length.min(positions))
         };
@@ -123,17 +131,18 @@ impl LateInteractionModel {
         let query = reading(&found.query_prefix, query_length)?;
         let document = reading(&found.document_prefix, document_length)?;
         let expansion = if found.expands {
-            Some(Expansion::new(&loaded, found.attends_to_expansion)?)
+            Some(Expansion::new(&loaded, &found, query.length)?)
         } else {
             None
         };
-        let skipped = skipped_ids(&loaded.tokenizer, &found.skipped);
+        let skipped = skipped_ids(&loaded.tokenizer, &found);
         loaded.info.max_length = document.length;
         Ok(Self {
             settings: TextSettings::read(files, &found.transformer_path, cancel)?,
             loaded,
             projection,
             prompts: found.prompts,
+            prompts_by_task: found.prompts_by_task,
             query,
             document,
             expansion,
@@ -184,9 +193,9 @@ impl LateInteractionModel {
         options: &LateOptions,
         cancel: &CancelToken,
     ) -> Result<Vec<Tensor>> {
-        let prompt = self
-            .prompts
-            .choose(options.prompt.as_deref(), options.prompt_name.as_deref())?;
+        let name = options.prompt_name.as_deref();
+        let name = name.or_else(|| self.prompt_of(task));
+        let prompt = self.prompts.choose(options.prompt.as_deref(), name)?;
         if let Some(visual) = &self.visual {
             if task == TextTask::Document && !texts.is_empty() {
                 return Err(Error::InvalidInput(
@@ -245,6 +254,13 @@ impl LateInteractionModel {
         Ok(tensors)
     }
 
+    /// The name of the prompt that texts of a task get unasked.
+    fn prompt_of(&self, task: TextTask) -> Option<&'static str> {
+        let has = |name: &&str| self.prompts.named.iter().any(|(own, _)| own == *name);
+        let mut names = task.prompt_names().iter().copied();
+        names.find(|name| self.prompts_by_task && has(name))
+    }
+
     fn reading(&self, task: TextTask) -> Reading {
         match task {
             TextTask::Query => self.query,
@@ -261,17 +277,17 @@ impl LateInteractionModel {
     fn read(&self, texts: &[String], task: TextTask, cancel: &CancelToken) -> Result<Vec<Read>> {
         let reading = self.reading(task);
         let room = reading.length - usize::from(reading.prefix.is_some());
-        if self.expansion.is_some() && task == TextTask::Query {
+        let expansion = self.expansion.filter(|_| task == TextTask::Query);
+        if let Some(expansion) = expansion {
             memory::ensure_elements(
-                &[texts.len(), reading.length],
+                &[texts.len(), expansion.length],
                 2 * size_of::<u32>(),
-                format_args!("queries that are filled up to {} tokens", reading.length),
+                format_args!("queries that are filled up to {} tokens", expansion.length),
             )?;
         }
         let inputs: Vec<Input<'_>> = texts.iter().map(|text| Input::Single(text)).collect();
         let tokens =
             batching::tokenize(&self.loaded.tokenizer, &inputs, room, Excess::Cut, cancel)?;
-        let expansion = self.expansion.filter(|_| task == TextTask::Query);
         let read = |mut tokens: Tokens| {
             if let Some(prefix) = reading.prefix {
                 let at = tokens.ids.len().min(1);
@@ -280,10 +296,11 @@ impl LateInteractionModel {
             }
             let mut attended = tokens.ids.len();
             if let Some(expansion) = expansion {
-                tokens.ids.resize(reading.length, expansion.token);
-                tokens.type_ids.resize(reading.length, 0);
+                let length = expansion.length.max(tokens.ids.len());
+                tokens.ids.resize(length, expansion.token);
+                tokens.type_ids.resize(length, 0);
                 if expansion.attended {
-                    attended = reading.length;
+                    attended = length;
                 }
             }
             Read { tokens, attended }
@@ -395,12 +412,18 @@ impl Reading {
 }
 
 impl Expansion {
-    fn new(loaded: &LoadedModel, attended: bool) -> Result<Self> {
+    /// Of queries with at most so many tokens.
+    fn new(loaded: &LoadedModel, found: &LateFiles, most: usize) -> Result<Self> {
+        let attended = found.attends_to_expansion;
         let special = loaded.tokenizer.special_tokens();
         let roles = ["mask_token", "eos_token", "pad_token"];
         let declared = roles.iter().find_map(|role| special.id(role));
         let known = || loaded.tokenizer.token_to_id("[MASK]");
-        let Some(token) = declared.or_else(known) else {
+        let named = match &found.filler {
+            Some(name) => loaded.tokenizer.token_to_id(name),
+            None => declared.or_else(known),
+        };
+        let Some(token) = named else {
             return Err(Error::UnsupportedModel(
                 "the tokenizer has no mask token, which queries are filled up with".into(),
             ));
@@ -411,7 +434,11 @@ impl Expansion {
                 loaded.body.family()
             )));
         }
-        Ok(Self { token, attended })
+        Ok(Self {
+            token,
+            length: found.fills_to.map_or(most, |length| length.min(most)),
+            attended,
+        })
     }
 }
 
@@ -451,10 +478,13 @@ fn check_widths(hidden: usize, projection: &[Dense]) -> Result<()> {
     Ok(())
 }
 
-/// A word that is no token of its own is the unknown token to PyLate, which is then skipped too.
-fn skipped_ids(tokenizer: &Tokenizer, words: &[String]) -> HashSet<u32> {
+/// A word that is no token of its own is the unknown token to PyLate, which is then skipped too; to
+/// sentence-transformers it is nothing.
+fn skipped_ids(tokenizer: &Tokenizer, found: &LateFiles) -> HashSet<u32> {
     let unknown = tokenizer.special_tokens().id("unk_token");
-    let ids = words
+    let unknown = unknown.filter(|_| !found.prompts_by_task);
+    let ids = found
+        .skipped
         .iter()
         .filter_map(|word| tokenizer.token_to_id(word).or(unknown));
     ids.collect()

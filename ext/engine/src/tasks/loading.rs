@@ -269,7 +269,15 @@ impl Checkpoint {
                 config.file(),
                 "it is an encoder-decoder: load it with Seq2Seq",
             )),
-            Some(config) => decoder::Blueprint::from_config(&language_config(config)?),
+            Some(config) => {
+                let mut blueprint = decoder::Blueprint::from_config(&language_config(config)?)?;
+                if config.model_type()? == Some("paligemma") {
+                    blueprint.config.bidirectional_prompts = true;
+                    // Gemma 2 bounds its logits, and PaliGemma 2 does not.
+                    blueprint.config.logit_soft_cap = None;
+                }
+                Ok(blueprint)
+            }
             None => decoder::Blueprint::from_gguf(self.source.as_ref()),
         }
     }
@@ -333,7 +341,7 @@ impl Checkpoint {
 
 /// The configuration of the language model inside one that also sees. Files leave out what Llama's
 /// and Mistral's first models have.
-fn language_config(config: &RawConfig) -> Result<RawConfig> {
+pub(super) fn language_config(config: &RawConfig) -> Result<RawConfig> {
     let inner = config.opt_nested("text_config")?;
     let Some(inner) = inner.filter(|_| !families::matches::<DecoderConfig>(config)) else {
         return Ok(config.clone());
@@ -342,6 +350,25 @@ fn language_config(config: &RawConfig) -> Result<RawConfig> {
         "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
         "vocab_size": 32000,
     });
+    // What the whole says of its output head counts.
+    let tied = config.opt_bool("tie_word_embeddings")?;
+    let inner = match (config.model_type()?, tied) {
+        (Some("paligemma"), tied) => inner
+            .with_defaults(json!({"model_type": "gemma"}))
+            // Of prompts, and these alone.
+            .with(json!({"use_bidirectional_attention": false}))
+            .with(json!({"tie_word_embeddings": tied.unwrap_or(true)})),
+        (Some("idefics2"), tied) => inner
+            .with_defaults(json!({"model_type": "mistral"}))
+            .with(json!({"tie_word_embeddings": tied.unwrap_or(false)})),
+        (Some("cohere2_vision"), tied) => inner
+            .with_defaults(json!({"model_type": "cohere2"}))
+            .with(json!({"tie_word_embeddings": tied.unwrap_or(true)})),
+        (Some("fast_vlm" | "minicpmv4_6"), tied) => {
+            inner.with(json!({"tie_word_embeddings": tied.unwrap_or(false)}))
+        }
+        _ => inner,
+    };
     Ok(match inner.model_type()? {
         Some("mistral") => inner
             .with_defaults(json!({"num_key_value_heads": 8}))

@@ -39,10 +39,12 @@ pub mod entities;
 pub mod extract;
 pub mod fill_mask;
 pub mod generate;
+mod grounded_detection;
 pub mod image_models;
 pub mod label;
 pub mod late_interaction;
 pub mod loading;
+pub mod masked_parts;
 mod modules;
 mod open_detection;
 pub mod read;
@@ -69,15 +71,18 @@ pub use detect::{DetectModel, Detection};
 pub use embed::{EmbedOptions, EmbedSettings, EmbeddingModel, Embeddings};
 pub use entities::{Aggregation, Entity};
 pub use extract::{
-    ExtractModel, ExtractOptions, Extracted, FieldFound, FoundSpan, SchemaField, SchemaQuery,
-    SchemaTask, TaskFound, TaskKind,
+    ExtractModel, ExtractOptions, Extracted, FieldFound, Found, FoundSpan, Related, RelationQuery,
+    SchemaField, SchemaQuery, SchemaTask, TaskFound, TaskKind,
 };
 pub use fill_mask::{Filling, MaskModel};
-pub use generate::{AdapterFiles, CacheOptions, Extras, Generation, LanguageModel, Request};
+pub use generate::{
+    AdapterFiles, CacheOptions, DeviceMap, Extras, Generation, LanguageModel, Request,
+};
 pub use image_models::{ImageClassifyModel, ImageEmbeddingModel};
 pub use label::LabelModel;
 pub use late_interaction::{LateInteractionModel, LateOptions, LateSettings};
 pub use loading::{LoadOptions, ModelInfo};
+pub use masked_parts::{Kind as PartKind, Part};
 pub use modules::Similarity;
 pub use read::{ReadModel, Reading};
 pub use rerank::{RerankModel, RerankOptions, ScorePooling};

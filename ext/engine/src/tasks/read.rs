@@ -176,6 +176,11 @@ impl ReadModel {
             Ok(encoding.get_ids().to_vec())
         };
         let start = self.defaults.start;
+        if text.is_some() && self.processor.has_header() {
+            return Err(Error::InvalidInput(
+                "this model reads a question in the image: draw it above the image, and pass no prompt".into(),
+            ));
+        }
         if self.model.reads_text() {
             let special = self.tokenizer.special_tokens();
             let mut behind: Vec<u32> = special.id("bos_token").into_iter().collect();

@@ -60,7 +60,7 @@ struct Text {
 /// The logits of all texts in `STEPS` steps, computed `together` or each alone, as bits.
 fn logits(decoder: &Decoder, of: &[Option<Arc<Adapter>>], together: bool) -> Vec<Vec<u32>> {
     let kind = KvType::of(decoder.dtype());
-    let mut pool = KvPool::new(decoder.config(), kind, decoder.device(), 64 << 20).unwrap();
+    let mut pool = KvPool::new(decoder.config(), kind, decoder.stages(), 64 << 20).unwrap();
     let vocabulary = decoder.config().vocab_size as u32;
     let mut texts: Vec<Text> = of
         .iter()

@@ -11,13 +11,14 @@ use crate::encoder::{difference, files, Expected};
 use crate::sparse::changed_folder;
 
 const TOLERANCE: f32 = 1e-4;
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 7] = [
     "colbert",
     "colbert-attend",
     "colbert-plain",
     "colbert-modernbert",
     "colbert-mpnet",
     "colbert-stanford",
+    "multi-vector",
 ];
 
 fn load(files: &ModelFiles) -> Result<LateInteractionModel> {

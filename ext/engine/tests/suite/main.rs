@@ -9,6 +9,7 @@ mod attention;
 mod constraint;
 mod decoder;
 mod decoder_gguf;
+mod device_map;
 mod draft;
 mod dynamic_batching;
 mod embedders;

@@ -46,7 +46,7 @@ fn below(random: &mut Random, limit: usize) -> usize {
 }
 
 fn pool(decoder: &Decoder, kind: KvType) -> KvPool {
-    KvPool::new(decoder.config(), kind, &Device::Cpu, 1 << 30).unwrap()
+    KvPool::new(decoder.config(), kind, decoder.stages(), 1 << 30).unwrap()
 }
 
 fn rows(logits: &Tensor) -> Vec<Vec<u32>> {

@@ -1,6 +1,6 @@
 //! Models of pictures that take labels, points and boxes against transformers, and hostile ones that estimate depths.
 
-use engine::tasks::{DepthModel, LoadOptions, Prompt, SegmentModel};
+use engine::tasks::{DepthModel, LoadOptions, Part, PartKind, Prompt, SegmentModel};
 use engine::{CancelToken, Error};
 use serde_json::{json, Value};
 
@@ -119,6 +119,300 @@ fn masks_of_prompts_are_those_of_transformers() {
         assert!(matches!(error, Err(Error::InvalidInput(_))));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn images_of_sam_2_for_videos_are_those_of_sam_2() {
+    let cancel = CancelToken::new();
+    let mut config = record("sam2", "config.json");
+    config["model_type"] = json!("sam2_video");
+    let found = [checkpoint("sam2"), changed("sam2", &config, str::to_owned)].map(|folder| {
+        let model = SegmentModel::load(&files(&folder), &LoadOptions::default(), &cancel).unwrap();
+        let prompt = Prompt {
+            points: vec![(40.0, 30.0, true)],
+            corners: None,
+        };
+        let case = &record("sam2", "expected.json")["cases"][0];
+        let found = model.segment_prompts(&picture(case), &[prompt], true, &cancel);
+        found.unwrap()
+    });
+    assert!(found[0] == found[1] && found[0][0].len() == 3);
+}
+
+/// Label, score and number of pixels of a part.
+fn shown(parts: &[Part]) -> Vec<(usize, f32, usize)> {
+    let pixels = |part: &Part| {
+        part.mask
+            .pixels()
+            .iter()
+            .step_by(3)
+            .filter(|&&it| it > 0)
+            .count()
+    };
+    let mut shown: Vec<_> = parts
+        .iter()
+        .map(|it| (it.label, it.score, pixels(it)))
+        .collect();
+    shown.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shown
+}
+
+fn same_parts(found: &[Part], wanted: &Value, all: usize) -> bool {
+    let mut wanted: Vec<&Value> = wanted.as_array().unwrap().iter().collect();
+    wanted.sort_by(|a, b| b[1].as_f64().unwrap().total_cmp(&a[1].as_f64().unwrap()));
+    let found = shown(found);
+    found.len() == wanted.len()
+        && found
+            .iter()
+            .zip(wanted)
+            .all(|(&(label, score, pixels), wanted)| {
+                let area = wanted[2].as_u64().unwrap() as usize;
+                // Of 1000 pixels one may lie on the other side of an edge.
+                json!(label) == wanted[0]
+                    && excess(&[score], &[wanted[1].as_f64().unwrap()], TOLERANCE) <= 1.0
+                    && pixels.abs_diff(area) * 1000 <= all
+            })
+}
+
+#[test]
+fn things_and_parts_are_those_of_transformers() {
+    const THRESHOLD: f32 = 0.1;
+    let cancel = CancelToken::new();
+    let mut wrong = Vec::new();
+    for name in names("masks") {
+        let folder = checkpoint(&name);
+        let model = match SegmentModel::load(&files(&folder), &LoadOptions::default(), &cancel) {
+            Ok(model) => model,
+            Err(error) => {
+                wrong.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        let expected = record(&name, "expected.json");
+        let cases = expected["cases"].as_array().unwrap();
+        let pictures: Vec<_> = cases.iter().map(picture).collect();
+        let labels = model.segment(&pictures, 0, &cancel).unwrap();
+        for (case, found) in cases.iter().zip(&labels) {
+            let wanted = case["segmentation"].as_array().unwrap();
+            assert_eq!(found.labels.len(), wanted.len());
+            let pairs = found.labels.iter().zip(wanted);
+            let off = pairs.filter(|(found, wanted)| json!(found) != **wanted);
+            let off = off.count();
+            if off * 1000 > wanted.len() {
+                wrong.push(format!("{name}: {off} of {} labels", wanted.len()));
+            }
+        }
+        let merged: Vec<usize> = numbers(&cases[0]["merged"])
+            .iter()
+            .map(|&at| at as usize)
+            .collect();
+        let kinds = [
+            ("things", PartKind::Instances),
+            ("parts", PartKind::Panoptic { merged: Vec::new() }),
+            ("together", PartKind::Panoptic { merged }),
+        ];
+        for (key, kind) in kinds {
+            let all = model
+                .parts(&pictures, &kind, THRESHOLD, 0, &cancel)
+                .unwrap();
+            for (case, found) in cases.iter().zip(&all) {
+                let pixels = case["segmentation"].as_array().unwrap().len();
+                if !same_parts(found, &case[key], pixels) {
+                    wrong.push(format!(
+                        "{name} {key}: {:?} is not {}",
+                        shown(found),
+                        case[key]
+                    ));
+                }
+            }
+            let alone = model
+                .parts(&pictures[1..], &kind, THRESHOLD, 1, &cancel)
+                .unwrap();
+            assert_eq!(alone[0], all[1], "{name}: alone and together");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let folder = checkpoint("segformer");
+    let model = SegmentModel::load(&files(&folder), &LoadOptions::default(), &cancel).unwrap();
+    let case = &record("segformer", "expected.json")["cases"][0];
+    let found = model.parts(&[picture(case)], &PartKind::Instances, 0.5, 0, &cancel);
+    assert!(matches!(found, Err(Error::InvalidInput(_))));
+}
+
+#[test]
+fn hostile_models_that_take_prompts_are_errors() {
+    let text = |name: &str, key: &str, value: Value| {
+        let mut inner = record(name, "config.json")[key].clone();
+        for (name, value) in value.as_object().unwrap() {
+            inner[name] = value.clone();
+        }
+        inner
+    };
+    let vision = |value: Value| {
+        let mut vision = record("sam2", "config.json")["vision_config"].clone();
+        for (name, value) in value.as_object().unwrap() {
+            vision["backbone_config"][name] = value.clone();
+        }
+        vision
+    };
+    let decoder = |value: Value| text("sam2", "mask_decoder_config", value);
+    let changes = [
+        ("grounding-dino", "two_stage", json!(false)),
+        ("grounding-dino", "embedding_init_target", json!(false)),
+        (
+            "grounding-dino",
+            "position_embedding_type",
+            json!("learned"),
+        ),
+        ("grounding-dino", "num_queries", json!(1i64 << 40)),
+        ("grounding-dino", "num_queries", json!(60_000)),
+        ("grounding-dino", "num_feature_levels", json!(1)),
+        ("grounding-dino", "encoder_attention_heads", json!(1)),
+        ("grounding-dino", "encoder_attention_heads", json!(5)),
+        ("grounding-dino", "encoder_n_points", json!(1i64 << 30)),
+        ("grounding-dino", "d_model", json!(48)),
+        ("grounding-dino", "decoder_layers", json!(0)),
+        ("grounding-dino", "max_text_len", json!(3)),
+        ("grounding-dino", "backbone_config", json!(null)),
+        (
+            "grounding-dino",
+            "text_config",
+            json!({"model_type": "roberta"}),
+        ),
+        (
+            "grounding-dino",
+            "text_config",
+            text(
+                "grounding-dino",
+                "text_config",
+                json!({"num_hidden_layers": 4000}),
+            ),
+        ),
+        (
+            "mask2former",
+            "backbone_config",
+            json!({"model_type": "vit"}),
+        ),
+        ("mask2former", "feature_strides", json!([])),
+        ("mask2former", "feature_strides", json!([4, 8, 1, 32])),
+        ("mask2former", "common_stride", json!(0)),
+        ("mask2former", "num_attention_heads", json!(7)),
+        ("mask2former", "num_queries", json!(1i64 << 40)),
+        ("mask2former", "decoder_layers", json!(0)),
+        ("mask2former", "decoder_layers", json!(3000)),
+        ("mask2former", "feature_size", json!(-1)),
+        ("mask2former", "hidden_dim", json!(1i64 << 40)),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"blocks_per_stage": [1, 2]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"blocks_per_stage": [1, 2, 4000, 1]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"window_size_per_stage": [0, 4, 6, 3]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"window_size_per_stage": [8, 1i64 << 40, 6, 3]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"window_size_per_stage": [7, 4, 6, 3]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"query_stride": [2, 3]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"patch_stride": [0, 0]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            vision(json!({"num_attention_heads_per_stage": [1, 2, 5, 4]})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            text("sam2", "vision_config", json!({"num_feature_levels": 2})),
+        ),
+        (
+            "sam2",
+            "vision_config",
+            text("sam2", "vision_config", json!({"fpn_hidden_size": 20})),
+        ),
+        (
+            "sam2",
+            "prompt_encoder_config",
+            text(
+                "sam2",
+                "prompt_encoder_config",
+                json!({"image_size": 1i64 << 40}),
+            ),
+        ),
+        (
+            "sam2",
+            "prompt_encoder_config",
+            text("sam2", "prompt_encoder_config", json!({"patch_size": 8})),
+        ),
+        (
+            "sam2",
+            "mask_decoder_config",
+            decoder(json!({"num_attention_heads": 7})),
+        ),
+        (
+            "sam2",
+            "mask_decoder_config",
+            decoder(json!({"num_hidden_layers": 60})),
+        ),
+    ];
+    let cancel = CancelToken::new();
+    for (name, key, value) in changes {
+        let mut config = record(name, "config.json");
+        config[key] = value.clone();
+        let folder = changed(name, &config, str::to_owned);
+        let case = &record(name, "expected.json")["cases"][0];
+        let options = LoadOptions::default();
+        let found = match name {
+            "grounding-dino" => {
+                for file in ["tokenizer.json", "tokenizer_config.json"] {
+                    folder.write(file, record(name, file).to_string());
+                }
+                let labels = ["a lazy dog".to_owned()];
+                detector(&folder)
+                    .and_then(|model| model.find(&[picture(case)], &labels, 0.5, 0, &cancel))
+                    .map(drop)
+            }
+            "sam2" => SegmentModel::load(&files(&folder), &options, &cancel)
+                .and_then(|model| {
+                    let prompt = Prompt {
+                        points: vec![(1.0, 2.0, true)],
+                        corners: None,
+                    };
+                    model.segment_prompts(&picture(case), &[prompt], true, &cancel)
+                })
+                .map(drop),
+            _ => SegmentModel::load(&files(&folder), &options, &cancel)
+                .and_then(|model| model.segment(&[picture(case)], 0, &cancel))
+                .map(drop),
+        };
+        let expected = matches!(
+            found,
+            Err(Error::CorruptModel(_) | Error::UnsupportedModel(_) | Error::InvalidInput(_))
+        );
+        assert!(expected, "{name} {key} {value}: {found:?}");
+    }
 }
 
 #[test]

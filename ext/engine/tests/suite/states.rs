@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use engine::generation::{GenerationConfig, Speculative};
 use engine::models::decoder::model::Reading;
 use engine::models::decoder::{Decoder, KvPool, Sequence};
@@ -43,7 +43,7 @@ fn text(length: usize, seed: u32) -> Vec<u32> {
 }
 
 fn pool(decoder: &Decoder) -> KvPool {
-    KvPool::new(decoder.config(), KvType::F32, &Device::Cpu, ROOM).unwrap()
+    KvPool::new(decoder.config(), KvType::F32, decoder.stages(), ROOM).unwrap()
 }
 
 /// Reads tokens, the logits of the last of which are wanted.

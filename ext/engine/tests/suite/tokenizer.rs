@@ -136,6 +136,34 @@ fn end_ids_and_lengths_come_from_the_configuration() {
 }
 
 #[test]
+fn types_are_given_where_the_tokenizer_lists_them() {
+    let json = std::fs::read_to_string(fixtures().join("wordpiece/tokenizer.json")).unwrap();
+    for (config, kinds) in [
+        (r#"{"tokenizer_class": "BertTokenizer"}"#, 2),
+        (r#"{"tokenizer_class": "TokenizersBackend"}"#, 1),
+        (
+            r#"{"model_input_names": ["input_ids", "attention_mask"]}"#,
+            1,
+        ),
+        (
+            r#"{"tokenizer_class": "TokenizersBackend", "model_input_names": ["input_ids", "token_type_ids"]}"#,
+            2,
+        ),
+    ] {
+        let folder = Folder::new();
+        folder.write("tokenizer.json", json.clone());
+        folder.write("tokenizer_config.json", config);
+        let directory = folder.path("tokenizer.json").parent().unwrap().to_owned();
+        let tokenizer = Tokenizer::from_directory(&directory).unwrap();
+        let pair = Input::Pair("the cat", "sat");
+        let encoding = tokenizer.encode(pair, true, Detail::Ids, &CancelToken::new());
+        let mut types = encoding.unwrap().get_type_ids().to_vec();
+        types.dedup();
+        assert_eq!(types.len(), kinds, "{config}");
+    }
+}
+
+#[test]
 fn damaged_files_give_errors() {
     let source = std::fs::read(fixtures().join("byte_level_bpe/tokenizer.json")).unwrap();
     let directory =

@@ -10,7 +10,7 @@ use super::pool::KvPool;
 use super::states::SequenceState;
 use crate::models::rope::{Piece, Place};
 use crate::nn::attention::{attention, AttentionOptions};
-use crate::nn::PackedSequences;
+use crate::nn::{AttentionKind, PackedSequences};
 use crate::{Error, Result};
 use kernels::paged::{KvShape, KvType, PagedBatch, PagedLayer, PagedPiece, PAGE};
 use kernels::scan::StepTable;
@@ -109,10 +109,59 @@ pub enum Past<'a> {
     },
 }
 
-/// Rows of a batch that attend to each other in both directions, the last ones of their sequence so far: an image.
+/// What stands before the tokens of a batch in each stage; see [`Stages`](super::Stages).
+pub enum Before<'a> {
+    /// Nothing: every piece is a whole sequence.
+    Nothing,
+    Paged {
+        pool: &'a mut KvPool,
+        /// Of the stages to come.
+        stages: std::vec::IntoIter<StagePages>,
+        /// Of each piece's sequence, where layers keep states.
+        states: Vec<&'a mut SequenceState>,
+    },
+}
+
+/// The pieces of a batch where a stage is.
+pub struct StagePages {
+    pub batch: PagedBatch,
+    pub bidirectional_spans: Vec<BidirectionalSpan>,
+}
+
+impl Before<'_> {
+    /// In the next stage. Layers that keep states have but one.
+    pub fn of_next_stage(&mut self, config: &DecoderConfig) -> Result<Past<'_>> {
+        match self {
+            Self::Nothing => Ok(Past::none(config)),
+            Self::Paged {
+                pool,
+                stages,
+                states,
+            } => {
+                let pages = stages.next();
+                let pages = pages.ok_or_else(|| Error::Internal("a stage without pages".into()))?;
+                Ok(Past::Paged {
+                    pool,
+                    batch: pages.batch,
+                    bidirectional_spans: pages.bidirectional_spans,
+                    first_values: None,
+                    states: std::mem::take(states),
+                    scan_table: None,
+                })
+            }
+        }
+    }
+}
+
+/// Rows of a batch that attend to each other in both directions, the last ones of their sequence so far: an image, or
+/// a whole prompt.
 pub struct BidirectionalSpan {
     pub rows: Range<usize>,
     pub batch: PagedBatch,
+    /// Whether they see each other beyond windows.
+    pub whole: bool,
+    /// Whether they see each other in layers with a window only.
+    pub in_windows: bool,
 }
 
 /// Keys and values of one forward that later layers read too.
@@ -250,16 +299,26 @@ impl Past<'_> {
                     Keys::Of(_) => rotated(query)?,
                 };
                 let attended = stored.read(paged, &query, options)?;
-                if bidirectional_spans.is_empty() {
+                let windowed = matches!(options.kind, AttentionKind::Window { .. });
+                let spans = bidirectional_spans.iter();
+                let spans: Vec<_> = spans.filter(|span| windowed || !span.in_windows).collect();
+                if spans.is_empty() {
                     return Ok(attended);
                 }
                 let mut pieces = Vec::new();
                 let mut start = 0;
-                for BidirectionalSpan { rows, batch } in bidirectional_spans.iter() {
+                for BidirectionalSpan {
+                    rows, batch, whole, ..
+                } in spans
+                {
                     pieces.push(attended.narrow(0, start, rows.start - start)?);
                     let query = query.narrow(0, rows.start, rows.len())?;
                     let options = AttentionOptions {
-                        kind: options.kind.forwards(),
+                        kind: if *whole {
+                            AttentionKind::Bidirectional
+                        } else {
+                            options.kind.forwards()
+                        },
                         ..*options
                     };
                     pieces.push(stored.read(batch, &query.contiguous()?, &options)?);

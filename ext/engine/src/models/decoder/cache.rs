@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pool::{KvPool, Sequence};
+use super::stages::Stages;
 use crate::Result;
 use kernels::paged::KvType;
 
@@ -16,9 +17,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    pub fn new(config: &DecoderConfig, device: &Device, dtype: DType) -> Result<Self> {
+    pub fn new(config: &DecoderConfig, stages: &Stages, dtype: DType) -> Result<Self> {
         Ok(Self {
-            pool: KvPool::new(config, KvType::of(dtype), device, usize::MAX)?,
+            pool: KvPool::new(config, KvType::of(dtype), stages, usize::MAX)?,
             sequence: Sequence::default(),
         })
     }

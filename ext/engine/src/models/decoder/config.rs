@@ -2,6 +2,7 @@
 
 use super::blocks::SharedBlocks;
 pub use super::factors::Factors;
+pub use super::image_embeddings::ImageAttention;
 use super::lanes::LaneConfig;
 use super::mixers::{StateKind, Sublayers};
 use super::shapes::LayerShape;
@@ -43,6 +44,8 @@ pub struct DecoderConfig {
     pub value_scale: f32,
     /// The width of what every layer reads of tokens beside the residual stream (Gemma 3n and 4).
     pub layer_input_size: Option<usize>,
+    /// Whose row of them images have.
+    pub layer_input_padding: u32,
     /// Every layer multiplies the residual stream by a factor (Gemma 4).
     pub layer_scale: bool,
     /// There are several residual streams (Gemma 3n).
@@ -97,8 +100,10 @@ pub struct DecoderConfig {
     pub relative: Relative,
     /// Tokens also see those after them (EmbeddingGemma); such a model can't generate.
     pub bidirectional: bool,
-    /// The tokens of an image see each other, whichever comes first (Gemma 3).
-    pub bidirectional_images: bool,
+    /// Where the tokens of an image see each other, whichever comes first.
+    pub bidirectional_images: ImageAttention,
+    /// The tokens of a prompt with images see each other, whichever comes first (PaliGemma).
+    pub bidirectional_prompts: bool,
     /// For each layer, how many positions it sees, its own included, backwards and, where it is
     /// bidirectional, forwards; `None` sees all.
     pub windows: Vec<Option<usize>>,
@@ -442,12 +447,6 @@ const MOST_EXPERTS: usize = 65_536;
 const MOST_LANES: usize = 64;
 
 impl DecoderConfig {
-    /// What goes into the matrix of the head.
-    pub fn head_width(&self) -> usize {
-        let transform = self.head_transform.as_ref();
-        transform.map_or(self.hidden_size, |transform| transform.width)
-    }
-
     /// Whether a step depends on nothing but what a recording reads from the device.
     pub fn is_recordable(&self) -> bool {
         !self.query_experts

@@ -1,6 +1,6 @@
-//! Experts on a GPU that has kernels for them: a step of few rows passes them without the host.
+//! Experts on a GPU that has kernels for them: rows pass them without the host.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::adapter::MlpOf;
 use super::adapter_rows::LayerUpdates;
@@ -9,9 +9,7 @@ use super::experts::{ExpertLayer, SharedExpert};
 use super::layer::{MlpActivation, MlpLayer};
 use crate::nn::Linear;
 use crate::{Error, Result};
-use kernels::experts::{
-    ExpertMatrices, RouteGroups, RouteRule, RouteScores, Router, Routes, MOST_PAIRS,
-};
+use kernels::experts::{ExpertMatrices, RouteGroups, RouteRule, RouteScores, Router, Routes};
 
 pub struct DeviceExperts {
     router: Router,
@@ -48,27 +46,33 @@ impl DeviceExperts {
         let inputs = layer.experts.iter().map(|expert| expert.input.matrices());
         let outputs = layer.experts.iter();
         let outputs = outputs.map(|expert| std::slice::from_ref(&expert.output));
-        let input = Linear::of_experts(inputs, &device)?;
-        let output = Linear::of_experts(outputs, &device)?;
+        let widths = first.input.widths();
+        let input = Linear::of_experts(inputs, widths, &device)?;
+        let output = Linear::of_experts(outputs, &[first.output.outputs()], &device)?;
         let (Some(input), Some(output)) = (input, output) else {
             return Ok(None);
         };
         Ok(Some(Self {
             router,
             input,
-            widths: first.input.widths().to_vec(),
+            widths: widths.to_vec(),
             activation: first.activation,
             output,
         }))
     }
 
-    /// Whether it takes so many rows.
-    pub fn takes(&self, rows: usize, config: &Experts) -> bool {
-        rows > 0 && rows * config.used <= MOST_PAIRS
+    /// Whether it takes so many rows of this type.
+    pub fn takes(&self, rows: usize, dtype: DType, config: &Experts) -> bool {
+        let most = |matrices: &ExpertMatrices| matrices.most_choices(dtype);
+        rows > 0 && rows * config.used <= most(&self.input).min(most(&self.output))
     }
 
-    pub fn route(&self, logits: &Tensor) -> Result<Routes> {
-        self.router.route(logits)
+    /// Given what the router says of rows of this type.
+    pub fn route(&self, logits: &Tensor, dtype: DType, config: &Experts) -> Result<Routes> {
+        let choices = logits.dim(0)? * config.used;
+        let together = |matrices: &ExpertMatrices| matrices.together(choices, dtype);
+        let together = together(&self.input).min(together(&self.output));
+        self.router.route(logits, together)
     }
 
     /// The sums of what the chosen experts give for rows, and of what the shared one does.
@@ -78,16 +82,20 @@ impl DeviceExperts {
         routes: &Routes,
         shared: Option<(&SharedExpert, &Tensor)>,
     ) -> Result<Tensor> {
-        let read = self.input.multiply(x, routes)?;
         let inner = match (self.activation, &self.widths[..]) {
-            (MlpActivation::Plain(activation), [_]) => kernels::activate(&read, activation)?,
-            (MlpActivation::Plain(activation), [_, _]) => kernels::gated_fused(&read, activation)?,
+            (MlpActivation::Plain(activation), [_]) => {
+                kernels::activate(&self.input.multiply(x, routes, None)?, activation)?
+            }
+            (MlpActivation::Plain(activation), [_, _]) => {
+                self.input.multiply(x, routes, Some(activation))?
+            }
             (MlpActivation::Clamped(glu), &[gate, up]) => {
+                let read = self.input.multiply(x, routes, None)?;
                 kernels::clamped_glu(&read.narrow(1, 0, gate)?, &read.narrow(1, gate, up)?, glu)?
             }
             _ => return Err(Error::Internal("an expert of other parts".into())),
         };
-        let given = self.output.multiply(&inner, routes)?;
+        let given = self.output.multiply(&inner, routes, None)?;
         let Some((shared, x)) = shared else {
             return routes.combine(&given, None);
         };

@@ -106,12 +106,12 @@ impl ExpertLayer {
             None => x,
         };
         let device = self.device.as_ref().filter(|device| {
-            let takes = |rows| device.takes(rows, &self.config);
+            let takes = |rows| device.takes(rows, x.dtype(), &self.config);
             updates.is_empty() && x.dim(0).is_ok_and(takes)
         });
         let output = match device {
             Some(device) => {
-                let routes = device.route(&logits)?;
+                let routes = device.route(&logits, x.dtype(), &self.config)?;
                 let together = self.latent.is_none();
                 let shared = self.shared.as_ref().filter(|_| together);
                 let output = device.forward(read, &routes, shared.map(|shared| (shared, x)))?;

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::adapter_rows::AdapterRows;
+use super::config::DecoderConfig;
 use super::model::Decoder;
 use super::{loading, Blueprint};
 use crate::models::heads::{Head, HeadKind};
@@ -18,6 +19,14 @@ pub struct TransformLayer {
     pub dense: Linear,
     pub activation: Option<Activation>,
     pub norm: Option<Norm>,
+}
+
+impl DecoderConfig {
+    /// What goes into the matrix of the head.
+    pub fn head_width(&self) -> usize {
+        let transform = self.head_transform.as_ref();
+        transform.map_or(self.hidden_size, |transform| transform.width)
+    }
 }
 
 impl TransformLayer {

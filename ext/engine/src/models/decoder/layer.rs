@@ -16,6 +16,7 @@ use super::layer_inputs::LayerInput;
 use super::mixers::{Mixer, StateMixer};
 use super::norm_gate::NormGate;
 use super::sparsity::SparseGate;
+use super::stages::Home;
 use crate::models::config::NormPlacement;
 use crate::models::rope::Rotation;
 use crate::nn::{elementwise, Inventory, Linear, Norm, Projection};
@@ -156,6 +157,16 @@ impl Stream {
 
     pub fn device(&self) -> Device {
         self.hidden.device().clone()
+    }
+
+    /// Takes all that it holds there.
+    pub fn move_to(&mut self, home: &Home) -> Result<()> {
+        let held = [&mut self.pending, &mut self.postponed, &mut self.embedded];
+        let held = held.into_iter().flatten().chain(&mut self.lanes);
+        for tensor in held.chain([&mut self.hidden]) {
+            *tensor = home.takes(tensor)?;
+        }
+        Ok(())
     }
 
     /// What the stream holds; several one after the other.

@@ -31,6 +31,8 @@ impl Decoder {
 pub struct LayerInputs {
     /// `[tokens, layers · width]`
     table: Embedding,
+    /// The row of what is not in the table.
+    padding: u32,
     /// From the token embeddings, to the same width.
     pub(super) projection: Linear,
     /// Of one layer's part of what is projected.
@@ -43,8 +45,11 @@ impl LayerInputs {
             return Ok(None);
         };
         let all = config.layer_count * width;
+        let table = parameters.table(Part::LayerInputTable, all)?;
+        let known = (config.layer_input_padding as usize) < table.count();
         Ok(Some(Self {
-            table: parameters.table(Part::LayerInputTable, all)?,
+            padding: if known { config.layer_input_padding } else { 0 },
+            table,
             projection: parameters.linear(Part::LayerInputProjection, config.hidden_size, all)?,
             norm: parameters.norm(Part::LayerInputNorm, &[width], config.norm)?,
         }))
@@ -56,8 +61,8 @@ impl LayerInputs {
         inventory.add_norm(&self.norm)
     }
 
-    /// For each layer `[tokens, width]`, given the tokens and their embeddings. Tokens that are not in the table have
-    /// its first row.
+    /// For each layer `[tokens, width]`, given the tokens and their embeddings. What is not in the table has
+    /// the row of padding.
     fn of(
         &self,
         ids: &[u32],
@@ -67,9 +72,13 @@ impl LayerInputs {
         let (tokens, hidden) = embedded.dims2()?;
         let (width, count) = (self.norm.width(), self.table.count());
         let layers = self.table.width() / width;
-        let known = ids
-            .iter()
-            .map(|&id| if (id as usize) < count { id } else { 0 });
+        let known = ids.iter().map(|&id| {
+            if (id as usize) < count {
+                id
+            } else {
+                self.padding
+            }
+        });
         let rows = self.table.rows(&known.collect::<Vec<u32>>())?;
         let rows = elementwise::scale(&rows, (width as f32).sqrt())?;
         let update = updates.part(Part::LayerInputProjection);

@@ -25,7 +25,7 @@ use crate::models::parts::{Part, Place};
 use crate::models::positions::sinusoids;
 use crate::models::projections::{Join, MlpParts};
 use crate::nn::{Embedding, Linear, Norm, Projection};
-use crate::{CancelToken, Result};
+use crate::Result;
 use kernels::Xielu;
 
 pub fn token_embedding(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result<Embedding> {
@@ -136,26 +136,6 @@ pub fn final_norm(parameters: &Parameters<'_>, config: &DecoderConfig) -> Result
         .final_norm
         .then(|| parameters.norm(Part::FinalNorm, &widths, norm))
         .transpose()
-}
-
-/// All layers, or those of one stack.
-pub fn layers(
-    parameters: &Parameters<'_>,
-    config: &DecoderConfig,
-    cancel: &CancelToken,
-) -> Result<Vec<Layer>> {
-    let count = match config.stacks {
-        Some(stacks) => stacks.layers,
-        None => config.layer_count,
-    };
-    parameters.check_layers(count)?;
-    let mut blocks = Blocks::default();
-    (0..count)
-        .map(|index| {
-            cancel.check()?;
-            layer(parameters, index, config, &mut blocks)
-        })
-        .collect()
 }
 
 pub fn layer(

@@ -13,6 +13,7 @@ mod differential;
 mod expert_loading;
 pub mod experts;
 mod factors;
+mod forward;
 mod heads;
 pub mod image_embeddings;
 mod indexer;
@@ -36,6 +37,7 @@ mod scanning;
 pub mod shapes;
 pub mod sparsity;
 mod stacks;
+pub mod stages;
 pub mod state_memory;
 pub mod states;
 mod temperature;
@@ -47,6 +49,7 @@ pub use config::DecoderConfig;
 pub use model::Decoder;
 pub use pool::{KvPool, Sequence};
 pub use replay::Recordings;
+pub use stages::Stages;
 
 /// What a checkpoint of a decoder is.
 pub type Blueprint = crate::models::families::Blueprint<DecoderConfig>;

@@ -1,33 +1,33 @@
-//! A loaded decoder and its forward.
+//! A loaded decoder.
+
+use std::ops::Range;
 
 use candle_core::{DType, Device, Tensor};
 
 use super::adaptable::Module;
 use super::adapter_rows::AdapterRows;
 use super::attention::Qkv;
-use super::batch::{Batch, Past, Stretch};
+use super::batch::{Batch, Before};
+use super::blocks::Blocks;
 use super::cache::KvCache;
 use super::config::DecoderConfig;
 use super::heads::TransformLayer;
 use super::image_embeddings::{self, ImageTable};
 use super::lanes::Lanes;
 use super::latent::LatentUpdate;
-use super::layer::{Layer, Step, Stream};
+use super::layer::Layer;
 use super::layer_inputs::LayerInputs;
 use super::mixers::Mixer;
 use super::pool::{KvPool, Sequence};
 use super::replay::Recordings;
-use super::stacks::StackRun;
+use super::stages::{Home, Stages};
 use super::{loading, Blueprint};
-use crate::models::config::RopeAxes;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::rope::Rotations;
 use crate::nn::{elementwise, Embedding, Inventory, Linear, Norm, PackedSequences};
 use crate::{CancelToken, Error, Result};
-use base::runtime::device::ensure_activations;
 use formats::weights::WeightSource;
-use kernels::paged::{PagedBatch, PagedPiece};
 use kernels::{self, Activation};
 
 pub struct Decoder {
@@ -37,18 +37,18 @@ pub struct Decoder {
     embedding_projection: Option<Linear>,
     position_embedding: Option<Embedding>,
     embedding_norm: Option<Norm>,
-    rotations: Option<Rotations>,
+    /// Of each stage.
+    pub(super) rotations: Vec<Option<Rotations>>,
     layers: Vec<Layer>,
     pub(super) layer_inputs: Option<LayerInputs>,
-    lanes: Option<Lanes>,
+    pub(super) lanes: Option<Lanes>,
     /// Where the state of the low stack starts, `[hidden]`.
-    low_start: Option<Tensor>,
-    final_norm: Option<Norm>,
+    pub(super) low_start: Option<Tensor>,
+    pub(super) final_norm: Option<Norm>,
     head_transform: Option<TransformLayer>,
     /// `None` in a model that is loaded for its hidden states.
     head: Option<Linear>,
-    device: Device,
-    dtype: DType,
+    stages: Stages,
     /// Whether linear layers hold bytes.
     pub(super) int8: bool,
     /// What may stand in a prompt beside tokens.
@@ -80,8 +80,20 @@ impl Decoder {
         dtype: DType,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let body = Self::load_body(blueprint, source, device, dtype, false, cancel)?;
-        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?;
+        let stages = Stages::whole(&blueprint.config, device, dtype);
+        Self::load_in_stages(blueprint, source, stages, cancel)
+    }
+
+    /// The same, with layers on several devices.
+    pub fn load_in_stages(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        stages: Stages,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let main = stages.main().clone();
+        let body = Self::load_stages(blueprint, source, stages, false, cancel)?;
+        let parameters = Parameters::new(source, &blueprint.names, &main.device, main.dtype)?;
         let head = loading::head(&parameters, &body.config, &body.embedding)?;
         Ok(Self {
             head_transform: loading::head_transform(&parameters, &body.config)?,
@@ -100,22 +112,32 @@ impl Decoder {
         int8: bool,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let config = blueprint.config.clone();
-        let parameters = Parameters::new(source, &blueprint.names, device, dtype)?.with_int8(int8);
+        let stages = Stages::whole(&blueprint.config, device, dtype);
+        Self::load_stages(blueprint, source, stages, int8, cancel)
+    }
+
+    fn load_stages(
+        blueprint: &Blueprint,
+        source: &dyn WeightSource,
+        stages: Stages,
+        int8: bool,
+        cancel: &CancelToken,
+    ) -> Result<Self> {
+        let (config, names) = (blueprint.config.clone(), &blueprint.names);
+        let main = stages.main();
+        let parameters = Parameters::new(source, names, &main.device, main.dtype)?;
+        let parameters = parameters.with_int8(int8);
         let embedding = loading::token_embedding(&parameters, &config)?;
-        let mut layers = loading::layers(&parameters, &config, cancel)?;
-        if config.stacks.is_some() {
-            let names = blueprint.names.of_high_stack();
-            let high = Parameters::new(source, &names, device, dtype)?.with_int8(int8);
-            layers.extend(loading::layers(&high, &config, cancel)?);
-        }
-        let rope = config.relative.rope();
+        let layers = load_layers(blueprint, source, &stages, int8, cancel)?;
+        let rotations = stages.all().iter().map(|stage| {
+            let rope = config.relative.rope();
+            rope.map(|rope| Rotations::new(rope, config.max_positions, &stage.home.device))
+                .transpose()
+        });
         Ok(Self {
             embedding_projection: loading::embedding_projection(&parameters, &config)?,
             position_embedding: loading::positions(&parameters, &config)?,
-            rotations: rope
-                .map(|rope| Rotations::new(rope, config.max_positions, device))
-                .transpose()?,
+            rotations: rotations.collect::<Result<_>>()?,
             embedding_norm: match config.embedding_norm {
                 Some(norm) => {
                     let widths = [config.hidden_size];
@@ -134,8 +156,7 @@ impl Decoder {
             head: None,
             embedding,
             layers,
-            device: device.clone(),
-            dtype,
+            stages,
             int8,
             config,
             images: ImageTable::default(),
@@ -170,21 +191,29 @@ impl Decoder {
         if let Some(head) = &self.head {
             inventory.add_linear(head)?;
         }
-        if self.rotations.is_some() {
-            inventory.add_rows("rope", &self.device)?;
-        }
-        if self.config.experts.is_some() {
-            inventory.add_rows("softmax", &self.device)?;
-        }
-        inventory.add_rows("activation", &self.device)?;
-        let attends = |&layer: &usize| self.config.sublayers(layer).attention;
-        let attending = (0..self.config.layer_count).filter(attends);
-        // Where all are alike, one stands for all.
-        for layer in attending.take(self.config.shapes.len().max(1)) {
-            let width = self.config.shape(layer).stored_size();
-            inventory.add_attention(&self.device, self.dtype, width)?;
+        for stage in self.stages.all() {
+            let Home { device, dtype } = &stage.home;
+            if self.config.relative.rope().is_some() {
+                inventory.add_rows("rope", device)?;
+            }
+            if self.config.experts.is_some() {
+                inventory.add_rows("softmax", device)?;
+            }
+            inventory.add_rows("activation", device)?;
+            let attends = |&layer: &usize| self.config.sublayers(layer).attention;
+            let attending = stage.layers.clone().filter(attends);
+            // Where all are alike, one stands for all.
+            for layer in attending.take(self.config.shapes.len().max(1)) {
+                let width = self.config.shape(layer).stored_size();
+                inventory.add_attention(device, *dtype, width)?;
+            }
         }
         Ok(inventory)
+    }
+
+    /// Where its layers are.
+    pub fn stages(&self) -> &Stages {
+        &self.stages
     }
 
     pub fn layers(&self) -> &[Layer] {
@@ -204,7 +233,7 @@ impl Decoder {
     }
 
     pub(super) fn rotations(&self) -> Option<&Rotations> {
-        self.rotations.as_ref()
+        self.rotations.first().and_then(Option::as_ref)
     }
 
     /// The longest sequence there are positions for.
@@ -220,17 +249,18 @@ impl Decoder {
         self.head.is_some()
     }
 
+    /// Where everything beside the layers is.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.stages.main().device
     }
 
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.stages.main().dtype
     }
 
     /// For a text that is read alone.
     pub fn new_cache(&self) -> Result<KvCache> {
-        KvCache::new(&self.config, &self.device, self.dtype)
+        KvCache::new(&self.config, &self.stages, self.dtype())
     }
 
     /// Which rotation a sequence of `length` tokens needs; a cache made under another one is void.
@@ -279,7 +309,7 @@ impl Decoder {
             0 => return Ok(None),
             count if count == end => hidden,
             1 => hidden.narrow(0, rows[0] as usize, 1)?,
-            count => hidden.index_select(&Tensor::from_vec(rows, count, &self.device)?, 0)?,
+            count => hidden.index_select(&Tensor::from_vec(rows, count, self.device())?, 0)?,
         };
         let wanted = readings.iter().map(|one| {
             let wanted = one.wanted.min(one.tokens.len());
@@ -341,6 +371,9 @@ impl Decoder {
         if sequence.length() == 0 && rope_variant > sequence.rope_variant() {
             sequence.set_rope_variant(rope_variant);
         }
+        if sequence.length() == 0 && self.is_bidirectional_prompt(tokens) {
+            sequence.set_bidirectional_prompt(tokens.len());
+        }
         if !pool.extend(sequence, tokens.len())? {
             pool.check_fits(usize::MAX)?;
         }
@@ -352,82 +385,6 @@ impl Decoder {
         self.read(&mut [reading], pool, cancel)
     }
 
-    fn read(
-        &self,
-        readings: &mut [Reading<'_>],
-        pool: &mut KvPool,
-        cancel: &CancelToken,
-    ) -> Result<Tensor> {
-        let rows = readings.iter();
-        let rows = rows.map(|one| (one.tokens.len(), one.sequence.adapter()));
-        let adapters = AdapterRows::of(rows);
-        let mut first_row = 0;
-        let mut pieces = Vec::with_capacity(readings.len());
-        for Reading {
-            tokens, sequence, ..
-        } in readings.iter()
-        {
-            if tokens.is_empty() {
-                return Err(Error::InvalidInput(
-                    "the prompt has no tokens; pass some text".to_owned(),
-                ));
-            }
-            pieces.push(PagedPiece {
-                rows: first_row..first_row + tokens.len(),
-                pages: sequence.pages().to_vec(),
-                keys: sequence.length() + tokens.len(),
-            });
-            first_row += tokens.len();
-        }
-        let stretches = readings.iter().map(|reading| self.stretch(reading));
-        let stretches = stretches.collect::<Result<Vec<_>>>()?;
-        let batch = Batch::pieces_of(stretches.into_iter());
-        let bidirectional_spans = if self.config.bidirectional_images {
-            self.bidirectional_spans(readings, &pieces)?
-        } else {
-            Vec::new()
-        };
-        let paged = PagedBatch::new(pieces, &self.device)?;
-        let mut states = Vec::new();
-        for reading in readings.iter_mut() {
-            let (rows, wanted) = (reading.tokens.len(), reading.wanted);
-            states.extend(pool.prepare(reading.sequence, rows, wanted)?);
-        }
-        let past = Past::Paged {
-            pool: &mut *pool,
-            batch: paged,
-            bidirectional_spans,
-            first_values: None,
-            states,
-            scan_table: None,
-        };
-        let hidden = self.run(&batch, past, &adapters, cancel)?;
-        for reading in readings {
-            pool.advance(reading.sequence, reading.tokens)?;
-        }
-        Ok(hidden)
-    }
-
-    /// A reading's tokens and where they stand.
-    fn stretch<'a>(&self, reading: &Reading<'a>) -> Result<Stretch<'a>> {
-        let (ids, sequence) = (reading.tokens, &reading.sequence);
-        let rope = self.config.relative.rope();
-        let (first, places) = match rope.map(|rope| &rope.axes) {
-            Some(RopeAxes::Sections(_) | RopeAxes::Turns(_)) => {
-                let all = [sequence.tokens(), ids].concat();
-                self.images
-                    .places(&all, sequence.length(), self.config.vocab_size)?
-            }
-            _ => (sequence.length(), None),
-        };
-        Ok(Stretch {
-            ids,
-            first,
-            places,
-            variant: sequence.rope_variant(),
-        })
-    }
-
     /// The states after the final norm of whole sequences, `[tokens, hidden]`.
     pub fn forward_packed(
         &self,
@@ -437,11 +394,11 @@ impl Decoder {
         cancel.check()?;
         if sequences.tokens() == 0 {
             let shape = (0, self.config.hidden_size);
-            return Ok(Tensor::zeros(shape, self.dtype, &self.device)?);
+            return Ok(Tensor::zeros(shape, self.dtype(), self.device())?);
         }
         self.run(
             &self.whole(sequences),
-            Past::none(&self.config),
+            Before::Nothing,
             &AdapterRows::default(),
             cancel,
         )
@@ -449,33 +406,6 @@ impl Decoder {
 
     pub(super) fn whole(&self, sequences: &PackedSequences) -> Batch {
         Batch::whole(sequences, |length| self.rope_variant(length))
-    }
-
-    fn run(
-        &self,
-        batch: &Batch,
-        past: Past<'_>,
-        adapters: &AdapterRows,
-        cancel: &CancelToken,
-    ) -> Result<Tensor> {
-        let tokens = batch.ids.len();
-        ensure_activations(tokens, self.config.hidden_size, self.dtype, &self.device)?;
-        let rotations = self.rotations.as_ref();
-        let rotation = rotations.map(|rotations| rotations.of(batch.pieces(), &self.device));
-        let embedded = self.embed(batch, adapters)?;
-        let step = Step {
-            config: &self.config,
-            batch,
-            rotation: rotation.transpose()?,
-            temperature: batch.temperatures(&self.config, (&self.device, self.dtype))?,
-            inputs: self.layer_inputs(batch, &embedded, adapters)?,
-            deep: self
-                .images
-                .deep(&batch.ids, self.config.vocab_size, &embedded)?,
-            adapters,
-            cancel,
-        };
-        self.run_layers(self.stream(embedded, adapters)?, past, &step)
     }
 
     /// An adapter's update of what makes keys and values of a layer's latents.
@@ -507,46 +437,6 @@ impl Decoder {
         let all = inputs.chain(dense).chain(embedding).chain(lanes);
         all.map(|(part, number, linear)| Module::single(part, number, linear))
             .collect()
-    }
-
-    /// The residual stream that begins with the embeddings.
-    pub(super) fn stream(&self, embedded: Tensor, adapters: &AdapterRows) -> Result<Stream> {
-        let mut stream = Stream::new(embedded.clone());
-        let read = self.config.shared_blocks.is_some();
-        stream.embedded = read.then(|| embedded.clone());
-        if let Some(lanes) = &self.lanes {
-            stream.lanes = lanes.split(embedded, &adapters.model())?;
-        }
-        Ok(stream)
-    }
-
-    /// The states after the final norm.
-    pub(super) fn run_layers(
-        &self,
-        mut stream: Stream,
-        mut past: Past<'_>,
-        step: &Step<'_>,
-    ) -> Result<Tensor> {
-        if let (Some(stacks), Some(low_start)) = (self.config.stacks, &self.low_start) {
-            let run = StackRun {
-                stacks,
-                layers: &self.layers,
-                norm: self.final_norm.as_ref(),
-                low_start,
-            };
-            return run.run(stream.read(None)?, &mut past, step);
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.forward(index, &mut stream, &mut past, step)?;
-            if let Some(rows) = step.deep.get(index) {
-                stream.add_rows(rows)?;
-            }
-        }
-        if let Some(lanes) = &self.lanes {
-            let updates = step.adapters.model();
-            stream = Stream::new(lanes.merge(&stream.lanes, &updates)?);
-        }
-        stream.read(self.final_norm.as_ref())
     }
 
     /// An error that names a token which neither the vocabulary nor an image has.
@@ -590,4 +480,59 @@ impl Decoder {
             None => Ok(embedded),
         }
     }
+}
+
+/// Those of a body, each on the device of its stage.
+fn load_layers(
+    blueprint: &Blueprint,
+    source: &dyn WeightSource,
+    stages: &Stages,
+    int8: bool,
+    cancel: &CancelToken,
+) -> Result<Vec<Layer>> {
+    let config = &blueprint.config;
+    if config.stacks.is_some() {
+        let both = [&blueprint.names, &blueprint.names.of_high_stack()].map(|names| {
+            let Home { device, dtype } = stages.main();
+            let parameters = Parameters::new(source, names, device, *dtype)?;
+            let all = 0..count(config);
+            load_range(&parameters.with_int8(int8), all, config, cancel)
+        });
+        let [low, high] = both;
+        return Ok(low?.into_iter().chain(high?).collect());
+    }
+    let mut layers = Vec::new();
+    for stage in stages.all() {
+        let Home { device, dtype } = &stage.home;
+        let parameters = Parameters::new(source, &blueprint.names, device, *dtype)?;
+        let parameters = parameters.with_int8(int8);
+        let own = stage.layers.clone();
+        layers.extend(load_range(&parameters, own, config, cancel)?);
+    }
+    Ok(layers)
+}
+
+/// How many layers a checkpoint has, or each of its stacks.
+fn count(config: &DecoderConfig) -> usize {
+    match config.stacks {
+        Some(stacks) => stacks.layers,
+        None => config.layer_count,
+    }
+}
+
+/// These layers.
+fn load_range(
+    parameters: &Parameters<'_>,
+    layers: Range<usize>,
+    config: &DecoderConfig,
+    cancel: &CancelToken,
+) -> Result<Vec<Layer>> {
+    parameters.check_layers(count(config))?;
+    let mut blocks = Blocks::default();
+    layers
+        .map(|index| {
+            cancel.check()?;
+            loading::layer(parameters, index, config, &mut blocks)
+        })
+        .collect()
 }

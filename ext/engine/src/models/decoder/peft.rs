@@ -10,6 +10,7 @@ use super::adaptable::{self, Piece};
 use super::adapter::{Adapter, EmbeddingUpdate, Slot, Update};
 use super::config::RowOrder;
 use super::model::Decoder;
+use super::stages::Home;
 use crate::models::parts::{self, Names, Part};
 use crate::nn::{Embedding, Linear, LowRank, RowUpdate};
 use crate::{CancelToken, Error, Result};
@@ -347,9 +348,10 @@ impl Reader<'_> {
             return Ok(());
         };
         let rank = self.rank(down, target)?;
-        let up = self.tensor(up, [target.outputs, rank])?;
+        let home = self.home_of(target);
+        let up = self.tensor(up, [target.outputs, rank], home)?;
         let up = (up * f64::from(self.scale(module, rank)?))?;
-        let down = self.tensor(down, [rank, target.inputs])?;
+        let down = self.tensor(down, [rank, target.inputs], home)?;
         match &target.place {
             Place::Layer(layer, pieces) => found.add(Some(*layer), pieces, &down, &up)?,
             Place::Model(pieces) => found.add(None, pieces, &down, &up)?,
@@ -428,8 +430,9 @@ impl Reader<'_> {
             return Err(self.misfit(down, &down_shape, module));
         }
         let (inputs, outputs) = (down_shape[1], up_shape[0]);
-        let down = self.tensor(down, [*rows, inputs])?;
-        let up = self.tensor(up, [outputs, *rows])?;
+        let home = self.decoder.stages().home_of(layer);
+        let down = self.tensor(down, [*rows, inputs], home)?;
+        let up = self.tensor(up, [outputs, *rows], home)?;
         let scale = self.scale(&format!("{container}.{name}"), rank)?;
         let up = (up * f64::from(scale))?;
         let up = up.reshape((outputs, rank, count))?;
@@ -454,14 +457,16 @@ impl Reader<'_> {
     ) -> Result<()> {
         match target.place {
             Place::Embedding => {
-                let table = self.tensor(name, [target.inputs, target.outputs])?;
+                let shape = [target.inputs, target.outputs];
+                let table = self.tensor(name, shape, self.decoder.stages().main())?;
                 if self.decoder.config().tied_head {
                     adapter.whole_head = Some(Linear::shared(table.clone(), None)?);
                 }
                 adapter.whole_embedding = Some(Embedding::Dense(table));
             }
             Place::Head => {
-                let weight = self.tensor(name, [target.outputs, target.inputs])?;
+                let shape = [target.outputs, target.inputs];
+                let weight = self.tensor(name, shape, self.decoder.stages().main())?;
                 adapter.whole_head = Some(Linear::new(weight, None)?);
             }
             Place::Layer(..) | Place::Model(_) => {
@@ -483,15 +488,22 @@ impl Reader<'_> {
         }
     }
 
-    fn tensor(&self, name: &str, shape: [usize; 2]) -> Result<Tensor> {
+    /// Where the matrices of a module are.
+    fn home_of(&self, target: &Target) -> &Home {
+        let stages = self.decoder.stages();
+        match target.place {
+            Place::Layer(layer, _) => stages.home_of(layer),
+            Place::Model(_) | Place::Embedding | Place::Head => stages.main(),
+        }
+    }
+
+    fn tensor(&self, name: &str, shape: [usize; 2], home: &Home) -> Result<Tensor> {
         let found = self.source.info(name).map(|info| info.shape);
         if found.as_deref() != Some(&shape[..]) {
             return Err(self.misfit(name, found.as_deref().unwrap_or_default(), name));
         }
-        let tensor = self
-            .source
-            .tensor(name, Some(DType::F32), self.decoder.device())?;
-        Ok(tensor.to_dtype(self.decoder.dtype())?)
+        let tensor = self.source.tensor(name, Some(DType::F32), &home.device)?;
+        Ok(tensor.to_dtype(home.dtype)?)
     }
 
     fn misfit(&self, name: &str, shape: &[usize], target: &str) -> Error {

@@ -1,7 +1,8 @@
 //! What a decoder is where nothing else is said.
 
 use super::config::{
-    DecoderConfig, Factors, OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Sinks,
+    DecoderConfig, Factors, ImageAttention, OutputGate, QueryKeyNorm, Residual, ResidualWeights,
+    RowOrder, Sinks,
 };
 use crate::models::config::{
     Mlp, NormConfig, NormPlacement, Positions, QkvLayout, Relative, RopeConfig,
@@ -48,6 +49,7 @@ impl DecoderConfig {
             value_norm: false,
             value_scale: 1.0,
             layer_input_size: None,
+            layer_input_padding: 0,
             layer_scale: false,
             lanes: None,
             sparsity: Vec::new(),
@@ -80,7 +82,8 @@ impl DecoderConfig {
             experts: None,
             positions: Positions::None,
             relative: Relative::Rope(rope),
-            bidirectional_images: false,
+            bidirectional_images: ImageAttention::Causal,
+            bidirectional_prompts: false,
             bidirectional: false,
             windows: vec![None; layer_count],
             chunked: false,

@@ -1,12 +1,12 @@
 //! The memory for keys and values of one model, and the sequences that have pages of it.
 
+use std::ops::Range;
 use std::sync::Arc;
-
-use candle_core::Device;
 
 use super::adapter::Adapter;
 use super::config::DecoderConfig;
 use super::pages::{Kind, PageBook};
+use super::stages::Stages;
 use super::state_memory::{SavedState, StateMemory};
 use super::states::{SequenceState, StateLayout};
 use crate::{Error, Result};
@@ -54,6 +54,8 @@ pub struct Sequence {
     resumed: Option<SavedState>,
     /// How long the beginning is that others have too.
     common: usize,
+    /// How many of the first tokens see each other. What is computed of them is of no use to another prompt.
+    prompt: usize,
     state_pages: usize,
 }
 
@@ -101,6 +103,16 @@ impl Sequence {
         self.rope_variant = variant;
     }
 
+    /// How many of the first tokens see each other, whichever comes first.
+    pub fn bidirectional_prompt(&self) -> usize {
+        self.prompt
+    }
+
+    /// To be called before anything is read.
+    pub fn set_bidirectional_prompt(&mut self, length: usize) {
+        self.prompt = length;
+    }
+
     pub fn adapter(&self) -> Option<&Arc<Adapter>> {
         self.adapter.as_ref()
     }
@@ -127,17 +139,18 @@ impl Sequence {
 }
 
 impl KvPool {
-    /// Pages of at most `limit` bytes in all.
+    /// Pages of at most `limit` bytes in all. The keys and values of each layer are where it is.
     pub fn new(
         config: &DecoderConfig,
         kind: KvType,
-        device: &Device,
+        stages: &Stages,
         limit: usize,
     ) -> Result<Self> {
+        let device = |layer: usize| &stages.home_of(layer).device;
         let stored: Vec<usize> = storing(config).collect();
         let layers = stored
             .iter()
-            .map(|&layer| PagedLayer::new(kv_shape(config, layer), kind, device));
+            .map(|&layer| PagedLayer::new(kv_shape(config, layer), kind, device(layer)));
         let place = |layer| stored.partition_point(|&stored| stored < config.kv_layer(layer));
         let indexes = (0..config.layer_count).map(|layer| {
             let indexer = config.indexer.as_ref();
@@ -147,7 +160,7 @@ impl KvPool {
                 width: indexer.size,
             });
             shape
-                .map(|shape| PagedLayer::new(shape, kind, device))
+                .map(|shape| PagedLayer::new(shape, kind, device(layer)))
                 .transpose()
         });
         let states = StateLayout::new(config).map(Arc::new);
@@ -164,7 +177,7 @@ impl KvPool {
             book: book.with_states(state_bytes.div_ceil(page_bytes)),
             state_pages: (SequenceState::COPIES * state_bytes).div_ceil(page_bytes),
             state_memory: match &states {
-                Some(states) => StateMemory::new(states, device)?,
+                Some(states) => StateMemory::new(states, &stages.main().device)?,
                 None => None,
             },
             states,
@@ -176,15 +189,22 @@ impl KvPool {
 
     /// What a token takes.
     pub fn token_bytes(config: &DecoderConfig, kind: KvType) -> usize {
+        Self::layer_bytes(config, kind, 0..config.layer_count)
+    }
+
+    /// What a token takes in some of the layers.
+    pub fn layer_bytes(config: &DecoderConfig, kind: KvType, layers: Range<usize>) -> usize {
         let index = config.indexer.as_ref().map_or(0, |indexer| {
-            let layers = indexer.layers.iter().filter(|&&chooses| chooses);
-            2 * layers.count() * kind.bytes(indexer.size)
+            let own = indexer.layers.iter().enumerate();
+            let own = own.filter(|(layer, chooses)| **chooses && layers.contains(layer));
+            2 * own.count() * kind.bytes(indexer.size)
         });
         let of_layer = |layer| {
             let KvShape { heads, width } = kv_shape(config, layer);
             2 * kind.bytes(heads * width)
         };
-        storing(config).map(of_layer).sum::<usize>() + index
+        let stored = storing(config).filter(|layer| layers.contains(layer));
+        stored.map(of_layer).sum::<usize>() + index
     }
 
     /// What a sequence takes whatever its length.
@@ -336,6 +356,9 @@ impl KvPool {
 
     /// Lets others that begin alike have the sequence's full pages.
     pub fn share(&mut self, sequence: &mut Sequence) {
+        if sequence.prompt > 0 {
+            return;
+        }
         let kind = sequence.kind();
         let whole = sequence.length() / PAGE;
         let (tokens, pages) = (
@@ -374,6 +397,9 @@ impl KvPool {
 
     /// Ends a sequence; what it has read stays in the prefix cache until the memory is wanted.
     pub fn release(&mut self, mut sequence: Sequence) {
+        if sequence.prompt > 0 {
+            sequence.tokens.clear();
+        }
         let kind = sequence.kind();
         let written = sequence.length().div_ceil(PAGE);
         self.shorten(&mut sequence, written);

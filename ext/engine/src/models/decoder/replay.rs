@@ -283,7 +283,7 @@ impl Decoder {
 
     /// The size of a step that can be replayed.
     fn replayable(&self, readings: &[Reading<'_>]) -> Option<Size> {
-        if !recording::is_possible(self.device()) {
+        if self.stages().is_split() || !recording::is_possible(self.device()) {
             return None;
         }
         let vocabulary = self.config().vocab_size;

@@ -60,8 +60,10 @@ impl Decoder {
             return Ok(());
         };
         let base = AdapterRows::default();
-        let inputs = self.layer_inputs(batch, embedded, &base)?;
-        let stream = self.stream(embedded.clone(), &base)?;
+        let home = self.stages().home_of(0);
+        let inputs = home.take_all(&self.layer_inputs(batch, embedded, &base)?)?;
+        let mut stream = self.stream(embedded.clone(), &base)?;
+        stream.move_to(home)?;
         let found = self.run_first(layer, batch, (stream, inputs), cancel)?;
         let on_cpu = |dtype: DType| -> Result<(Tensor, Tensor)> {
             let expanded = Expanded(source);

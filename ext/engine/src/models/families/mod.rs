@@ -12,6 +12,7 @@ mod qwen_shared;
 mod rope_json;
 mod speech_config;
 mod speech_names;
+mod vision_names;
 
 mod decoder;
 mod encoder;
@@ -24,9 +25,9 @@ use crate::models::config::{self, *};
 use crate::models::convolutional;
 use crate::models::decoder::blocks::SharedBlocks;
 use crate::models::decoder::config::{
-    DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, Indexer, Latent,
-    OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring, Shared, Sinks, Stacks,
-    Temperature,
+    DecoderConfig, ExpertLayout, Experts, Factors, Groups, Growth, HeadTransform, ImageAttention,
+    Indexer, Latent, OutputGate, QueryKeyNorm, Residual, ResidualWeights, RowOrder, Scoring,
+    Shared, Sinks, Stacks, Temperature,
 };
 use crate::models::decoder::lanes::LaneConfig;
 use crate::models::decoder::mixers::{
@@ -39,6 +40,7 @@ use crate::models::depth;
 use crate::models::detection;
 use crate::models::encoder::config::*;
 use crate::models::image_to_text;
+use crate::models::masked;
 use crate::models::parts::Names;
 use crate::models::prompted;
 use crate::models::segmentation;
@@ -46,12 +48,14 @@ use crate::models::seq2seq::{DecoderShape, Seq2SeqConfig};
 use crate::models::speech::config::*;
 use crate::models::towers;
 use crate::models::vision::config::*;
-use crate::models::vision::connector::{Between, ConnectorConfig, Gather, Layout};
-use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
+use crate::models::vision::connector::{Between, ConnectorConfig, Gather, Inner, Layout};
+use crate::models::vision::own::OwnConfig;
+use crate::models::vision::resampler::ResamplerConfig;
+use crate::models::vision::vlm::{Pattern, Spelling, Token, VideoConfig, VlmConfig};
 use crate::nn::AttentionKind;
 use crate::{Error, Result, VERSION};
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
-use formats::image::PatchOrder;
+use formats::image::{FrameKind, PatchOrder};
 use formats::weights::WeightSource;
 use kernels::{Activation, ClampedGlu, RopeKind};
 
@@ -68,13 +72,13 @@ use qwen_shared::{
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
 use speech_names::*;
+use vision_names::*;
 
 use speech_config::*;
 
 pub use encoder_decoder::reading_decoder;
 pub use gguf_names::{gguf_names, GgufNames};
 pub use vlm::colmodernvbert::blueprint as modernvbert;
-pub use vlm::paligemma::blueprint as paligemma;
 
 /// A family of models of one shape, which `C` describes.
 pub struct Family<C: 'static> {
@@ -386,13 +390,15 @@ pub fn supported() -> Vec<Supported> {
         list::<SpeechConfig>(),
         bare(detection::TYPES, &["object_detector"]),
         bare(detection::OPEN_TYPES, &["object_detector"]),
+        bare(detection::GROUNDED_TYPES, &["object_detector"]),
         bare(depth::TYPES, &["depth_estimator"]),
         bare(prompted::TYPES, &["image_segmenter"]),
         bare(segmentation::TYPES, &["image_segmenter"]),
+        bare(masked::TYPES, &["image_segmenter"]),
         bare(&["clap"], &["audio_embedding"]),
         bare(image_to_text::TYPES, &["document_reader"]),
         bare(
-            &["colpali", "colqwen2", "colmodernvbert"],
+            &["colpali", "colqwen2", "colmodernvbert", "idefics3"],
             &["late_interaction"],
         ),
         bare(

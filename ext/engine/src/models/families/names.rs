@@ -517,6 +517,29 @@ pub const T5_DECODER: Names = Names {
     ..T5_ENCODER
 };
 
+pub const PIX2STRUCT_DECODER: Names = Names {
+    token_embedding: "decoder.embed_tokens",
+    relative_table: "decoder.layer.0.self_attention.attention.relative_attention_bias",
+    final_norm: "decoder.final_layer_norm",
+    head: "decoder.lm_head",
+    layer: "decoder.layer.{}.",
+    attention_norm: "self_attention.layer_norm",
+    query: "self_attention.attention.query",
+    key: "self_attention.attention.key",
+    value: "self_attention.attention.value",
+    attention_output: "self_attention.attention.output",
+    cross_norm: "encoder_decoder_attention.layer_norm",
+    cross_query: "encoder_decoder_attention.attention.query",
+    cross_key: "encoder_decoder_attention.attention.key",
+    cross_value: "encoder_decoder_attention.attention.value",
+    cross_output: "encoder_decoder_attention.attention.output",
+    mlp_norm: "mlp.layer_norm",
+    gate: "mlp.DenseReluDense.wi_0",
+    up: "mlp.DenseReluDense.wi_1",
+    down: "mlp.DenseReluDense.wo",
+    ..Names::NONE
+};
+
 /// BART, and most encoder-decoders after it.
 pub const BART_ENCODER: Names = Names {
     token_embedding: "shared|encoder.embed_tokens",

@@ -31,6 +31,8 @@ pub struct DecoderShape {
     pub vocab_size: usize,
     /// Multiplies the states that logits are made of.
     pub output_scale: f32,
+    /// Whether it writes few texts at a time: its layers are then held for that.
+    pub few_rows: bool,
 }
 
 /// A decoder with cross-attention.
@@ -45,6 +47,8 @@ pub struct CrossDecoder {
     head: Option<Linear>,
     logit_bias: Option<Tensor>,
     device: Device,
+    /// Whether linear layers are rounded to bytes.
+    int8: bool,
 }
 
 impl CrossDecoder {
@@ -58,7 +62,9 @@ impl CrossDecoder {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let stack = &shape.stack;
-        let parameters = Parameters::new(source, names, device, dtype)?.with_int8(int8);
+        let parameters = Parameters::new(source, names, device, dtype)?
+            .with_int8(int8)
+            .with_compact(shape.few_rows);
         parameters.check_layers(stack.stored_layers())?;
         let layers = (0..stack.layers.len())
             .map(|number| {
@@ -75,6 +81,7 @@ impl CrossDecoder {
             head: None,
             logit_bias: None,
             device: device.clone(),
+            int8,
             shape,
         })
     }
@@ -86,12 +93,14 @@ impl CrossDecoder {
         source: &dyn WeightSource,
         (device, dtype): (&Device, DType),
     ) -> Result<()> {
-        let parameters = Parameters::new(source, names, device, dtype)?;
+        let parameters = Parameters::new(source, names, device, dtype)?
+            .with_int8(self.int8)
+            .with_compact(self.shape.few_rows);
         let (hidden, vocabulary) = (self.shape.stack.hidden_size, self.shape.vocab_size);
         let head = if parameters.has(Part::Head) {
             parameters.linear(Part::Head, hidden, vocabulary)?
         } else {
-            self.embeddings.tokens().tied_output(None)?
+            self.tied_head()?
         };
         let bias = parameters.optional_tensor(Part::LogitBias)?;
         self.logit_bias = bias
@@ -105,6 +114,20 @@ impl CrossDecoder {
             .transpose()?;
         self.head = Some(head);
         Ok(())
+    }
+
+    /// The head that is the table of the tokens: where that takes less to read, a layer of its own.
+    fn tied_head(&self) -> Result<Linear> {
+        let tokens = self.embeddings.tokens();
+        let own = match tokens.dense() {
+            Some(table) if self.int8 => Some(Linear::bytes(table.clone(), None)?),
+            Some(table) if self.shape.few_rows => Linear::compact(table, None)?,
+            _ => None,
+        };
+        match own {
+            Some(head) => Ok(head),
+            None => tokens.tied_output(None),
+        }
     }
 
     /// Adds what it is made of.

@@ -29,6 +29,7 @@ impl Seq2Seq {
         let labels = parameters.outputs(Part::SequenceOutput)?;
         let head = Head {
             second_dense: None,
+            residual: None,
             dense,
             activation: Activation::Tanh,
             norm: None,

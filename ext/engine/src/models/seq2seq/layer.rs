@@ -110,6 +110,8 @@ impl Layer {
             parameters.linear(part.at(number), inputs, outputs)
         };
         let read = config.mechanisms.memory_size.unwrap_or(hidden);
+        let whole = parameters.of_many_rows();
+        let read_by = |part: Part| whole.linear(part.at(number), read, width);
         let (up, down) =
             parameters.mlp(MlpParts::of(number), hidden, config.mlp.kind, Join::Dense)?;
         Ok(Self {
@@ -118,8 +120,8 @@ impl Layer {
             attention_norm: norm(Part::AttentionNorm)?,
             cross_query: linear(Part::CrossQuery, hidden, width)?,
             cross_memory: Projection::split(vec![
-                linear(Part::CrossKey, read, width)?,
-                linear(Part::CrossValue, read, width)?,
+                read_by(Part::CrossKey)?,
+                read_by(Part::CrossValue)?,
             ])?,
             cross_output: linear(Part::CrossOutput, width, hidden)?,
             cross_norm: norm(Part::CrossNorm)?,

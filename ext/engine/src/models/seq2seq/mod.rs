@@ -61,6 +61,7 @@ impl Seq2Seq {
             stack: config.decoder.clone(),
             vocab_size: config.vocab_size,
             output_scale: config.output_scale,
+            few_rows: false,
         };
         let place = (device, dtype);
         Ok(Self {

@@ -71,7 +71,7 @@ impl Scheduler {
         stats.pages.set_limit(pool.book().limit());
         stats.pages.set(0, 0, 0);
         Self {
-            device: Device::of(decoder.device()),
+            device: Device::of(decoder.stages().slowest()),
             decoder,
             stats,
             table: Table::default(),

@@ -25,6 +25,8 @@ pub struct RequestState {
     pub run: Run,
     /// The prompt and what was chosen after it.
     pub ids: Vec<u32>,
+    /// How many of them are the prompt's.
+    pub prompt: usize,
     /// `None` before it begins, while a step has it, and after its pages were taken from it.
     pub sequence: Option<Sequence>,
     /// The draft model's sequence.
@@ -57,6 +59,7 @@ impl RequestState {
             }
             let dropped = self.ids.len() - self.context_length / 2;
             self.ids.drain(..dropped);
+            self.prompt = self.prompt.saturating_sub(dropped);
             self.end(pool);
         }
         let rope_variant = decoder.rope_variant(self.ids.len());
@@ -67,12 +70,16 @@ impl RequestState {
         if self.sequence.is_none() {
             pool.check_fits(self.ids.len())?;
             // The last token is always run, since its logits are needed.
-            let known = if self.afresh && self.cached.is_none() {
+            let whole = decoder.is_bidirectional_prompt(&self.ids[..self.prompt]);
+            let known = if whole || self.afresh && self.cached.is_none() {
                 &[]
             } else {
                 &self.ids[..self.ids.len() - 1]
             };
-            let sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
+            let mut sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
+            if whole {
+                sequence.set_bidirectional_prompt(self.prompt);
+            }
             self.cached.get_or_insert(sequence.length());
             self.sequence = Some(sequence);
         }

@@ -52,7 +52,7 @@ impl DraftModel {
             return Ok(None);
         }
         Ok(Some(Drafter {
-            pool: KvPool::new(decoder.config(), self.kind, decoder.device(), limit)?,
+            pool: KvPool::new(decoder.config(), self.kind, decoder.stages(), limit)?,
             recordings: Recordings::default(),
             model: self.clone(),
         }))

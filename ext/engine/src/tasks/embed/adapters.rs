@@ -416,6 +416,10 @@ impl WeightSource for Adapted {
         self.inner.quantized(self.stored(name))
     }
 
+    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+        self.inner.file_blocks(self.stored(name))
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.inner.file(self.stored(name))
     }

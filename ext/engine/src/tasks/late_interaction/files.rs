@@ -27,6 +27,12 @@ pub struct LateFiles {
     pub document_length: usize,
     /// Whether queries are filled up with mask tokens.
     pub expands: bool,
+    /// How many tokens queries are filled up to, where that is not the most that they may have.
+    pub fills_to: Option<usize>,
+    /// The token that queries are filled up with, where the files name it.
+    pub filler: Option<String>,
+    /// Whether the prompts "query" and "document" are used unasked.
+    pub prompts_by_task: bool,
     /// Whether the query's own tokens see those.
     pub attends_to_expansion: bool,
     /// Tokens of documents that get no vector.
@@ -53,16 +59,18 @@ impl LateFiles {
     ) -> Result<Self> {
         let mut transformer_path = None;
         let mut dense = Vec::new();
+        let mut mask = None;
         for (kind, folder) in modules {
             match kind.as_str() {
                 "Transformer" => transformer_path = Some(folder.clone()),
                 "Dense" => dense.push(folder.clone()),
+                "MultiVectorMask" => mask = Some(folder.clone()),
                 // Every token keeps its vector, which gets length 1 in any case.
                 "Pooling" | "Normalize" | "Dropout" => {}
                 other => {
                     return Err(Error::UnsupportedModel(format!(
-                        "{}: modules.json names a module of type {other:?}; known to late interaction are Transformer \
-                         and Dense",
+                        "{}: modules.json names a module of type {other:?}; known to late interaction are Transformer, \
+                         Dense and MultiVectorMask",
                         files.id()
                     )))
                 }
@@ -72,6 +80,9 @@ impl LateFiles {
             return Err(no_projection(files));
         };
         let mut found = Self::new(transformer_path, Projection::Modules(dense));
+        if let Some(folder) = mask {
+            found.read_masked(files, &folder, cancel)?;
+        }
         if let Some(config) = sentence::model_config(files, cancel)? {
             found.prompts = Prompts::of(&config)?;
             found.read_settings(&config)?;
@@ -88,10 +99,72 @@ impl LateFiles {
             query_length: QUERY_LENGTH,
             document_length: DOCUMENT_LENGTH,
             expands: true,
+            fills_to: None,
+            filler: None,
+            prompts_by_task: false,
             attends_to_expansion: false,
             skipped: punctuation(),
             prompts: Prompts::default(),
         }
+    }
+
+    /// As sentence-transformers itself writes such a model: lengths and expansion stand among the settings of the
+    /// transformer, and prompts are a part of the text.
+    fn read_masked(
+        &mut self,
+        files: &ModelFiles,
+        folder: &str,
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        let mask = files.require(&sentence::join(folder, "config.json"), cancel)?;
+        let mask = RawConfig::read(&mask)?;
+        let tasks = mask.opt_strings("skiplist_tasks")?;
+        let tasks = tasks.unwrap_or_else(|| vec!["document".to_owned()]);
+        let unsupported = |reason| Err(Error::unsupported(mask.file(), reason));
+        if mask.opt_integers("keep_only_token_ids")?.is_some() {
+            return unsupported("keep_only_token_ids is not supported");
+        }
+        if tasks.iter().any(|task| task != "document") {
+            return unsupported("skiplist_tasks other than document are not supported");
+        }
+        self.skipped = mask.opt_strings("skiplist_words")?.unwrap_or_default();
+        if tasks.is_empty() {
+            self.skipped.clear();
+        }
+        self.query_prefix.clear();
+        self.document_prefix.clear();
+        self.prompts_by_task = true;
+        self.expands = false;
+        (self.query_length, self.document_length) = (usize::MAX, usize::MAX);
+        let path = sentence::join(&self.transformer_path, "sentence_bert_config.json");
+        let Some(path) = files.file(&path, cancel)? else {
+            return Ok(());
+        };
+        let settings = RawConfig::read(&path)?;
+        self.read_lengths(&settings, ("query_length", "document_length"))?;
+        match settings.opt_nested("query_expansion")? {
+            Some(expansion) => self.read_expansion(&expansion),
+            None => Ok(()),
+        }
+    }
+
+    fn read_expansion(&mut self, expansion: &RawConfig) -> Result<()> {
+        let length = expansion.usize_in("length", 1..=usize::MAX)?;
+        match expansion.opt_string("strategy")? {
+            Some("fixed") => self.query_length = length,
+            Some("min") => self.query_length = self.query_length.max(length),
+            other => {
+                return Err(Error::unsupported(
+                    expansion.file(),
+                    format!("query_expansion with the strategy {other:?} is unsupported; known are fixed and min"),
+                ))
+            }
+        }
+        self.expands = true;
+        self.fills_to = Some(length);
+        self.filler = expansion.opt_string("token")?.map(str::to_owned);
+        self.attends_to_expansion = expansion.opt_bool("attend")?.unwrap_or(false);
+        Ok(())
     }
 
     fn read_settings(&mut self, config: &RawConfig) -> Result<()> {
@@ -126,7 +199,7 @@ impl LateFiles {
     }
 
     /// Every token has a vector, and texts have no limit of their own.
-    fn of_pictures() -> Self {
+    fn of_pictures(kind: &str) -> Self {
         Self {
             query_prefix: String::new(),
             document_prefix: String::new(),
@@ -134,14 +207,17 @@ impl LateFiles {
             document_length: usize::MAX,
             expands: false,
             skipped: Vec::new(),
-            ..Self::new(String::new(), Projection::Beside("embedding_proj_layer"))
+            ..Self::new(
+                String::new(),
+                Projection::Beside(super::visual::projection(kind)),
+            )
         }
     }
 
     fn of_stanford(files: &ModelFiles, cancel: &CancelToken) -> Result<Self> {
         let config = RawConfig::read(&files.require("config.json", cancel)?)?;
-        if super::visual::inner(&config)?.is_some() {
-            return Ok(Self::of_pictures());
+        if let Some((kind, _)) = super::visual::inner(&config)? {
+            return Ok(Self::of_pictures(&kind));
         }
         let architectures = config.architectures()?;
         if architectures.first().map(String::as_str) != Some("HF_ColBERT") {

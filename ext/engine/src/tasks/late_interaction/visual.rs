@@ -1,4 +1,5 @@
-//! Pictures of pages to one vector per patch, beside texts to one per token (ColPali, ColQwen2, ColModernVBERT).
+//! Pictures of pages to one vector per patch, beside texts to one per token (ColPali, ColQwen2, ColModernVBERT,
+//! ColIdefics3).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::models::decoder::Decoder;
 use crate::models::encoder::Piece;
 use crate::models::families;
 use crate::models::TextModel;
-use crate::tasks::loading::{Checkpoint, LoadedModel};
+use crate::tasks::loading::{self, Checkpoint, LoadedModel};
 use crate::tasks::vision::Picture;
 use crate::tasks::vlm::ImageEncoder;
 use crate::{CancelToken, Error, Result};
@@ -21,6 +22,8 @@ use serde_json::json;
 
 /// The `model_type`s of such checkpoints.
 pub const TYPES: &[&str] = &["colpali", "colqwen2", "colmodernvbert"];
+/// The class of a checkpoint that calls itself Idefics 3, as the model inside it does.
+const IDEFICS: &str = "ColIdefics3";
 /// How many tokens that mean nothing stand behind a query.
 const BUFFERS: usize = 10;
 
@@ -54,11 +57,14 @@ impl Usual {
                 buffer: None,
             };
         }
-        if kind == "colmodernvbert" {
+        if matches!(kind, "colmodernvbert" | IDEFICS) {
             return Self {
                 query: "",
-                picture:
-                    "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:",
+                picture: if kind == IDEFICS {
+                    "<|im_start|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+                } else {
+                    "<|begin_of_text|>User:<image>Describe the image.<end_of_utterance>\nAssistant:"
+                },
                 begins: false,
                 buffer: Some("<end_of_utterance>"),
             };
@@ -75,6 +81,9 @@ impl Usual {
 
 /// The kind of a checkpoint that reads pictures, and the model inside it.
 pub fn inner(raw: &RawConfig) -> Result<Option<(String, RawConfig)>> {
+    if raw.architectures()?.iter().any(|name| name == IDEFICS) {
+        return Ok(Some((IDEFICS.to_owned(), raw.clone())));
+    }
     let kind = raw.model_type()?.filter(|kind| TYPES.contains(kind));
     let Some(kind) = kind else {
         return Ok(None);
@@ -82,8 +91,20 @@ pub fn inner(raw: &RawConfig) -> Result<Option<(String, RawConfig)>> {
     Ok(Some((kind.to_owned(), raw.nested("vlm_config")?)))
 }
 
+/// The layer that makes vectors of such a checkpoint's states.
+pub fn projection(kind: &str) -> &'static str {
+    if kind == IDEFICS {
+        "linear"
+    } else {
+        "embedding_proj_layer"
+    }
+}
+
 /// The language model of one, which reads a whole prompt at once where it is Gemma.
 pub fn language(kind: &str, model: &RawConfig) -> Result<RawConfig> {
+    if kind == IDEFICS {
+        return loading::language_config(model);
+    }
     if kind != "colpali" {
         return Ok(model.clone());
     }
@@ -115,7 +136,9 @@ impl Visual {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let blueprint = match kind {
-            "colpali" => families::paligemma(model)?,
+            "colpali" => families::Blueprint::from_config(
+                &model.clone().with(json!({"model_type": "paligemma"})),
+            )?,
             "colmodernvbert" => families::modernvbert(model)?,
             _ => families::Blueprint::from_config(model)?,
         };

@@ -151,6 +151,8 @@ pub(super) struct Parts {
     pub chat_templates: Option<ChatTemplates>,
     pub source: PathBuf,
     pub bytes: usize,
+    /// Whether the model is given no types of tokens.
+    pub one_type: bool,
     /// Which ids stand for the unknown token.
     pub unknown: Option<Unknown>,
     /// What cuts texts in place of the model.
@@ -173,6 +175,7 @@ impl Parts {
                 chat_templates: self.chat_templates,
                 source: self.source,
                 bytes: self.bytes,
+                one_type: self.one_type,
                 unknown: self.unknown,
                 segmenter: self.segmenter,
             }),
@@ -193,6 +196,7 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
         chat_templates: None,
         source: path.to_owned(),
         bytes,
+        one_type: false,
         unknown: None,
         segmenter: None,
     }
@@ -220,10 +224,20 @@ pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
         source: files.source.clone(),
         core,
         bytes,
+        one_type: gives_no_types(&config),
         unknown,
         segmenter: None,
     }
     .into_tokenizer()
+}
+
+/// Types are given to a model if its tokenizer lists them among the inputs. The class of transformers 5 for any
+/// `tokenizer.json` lists none by itself; every other one is taken to give what the file says.
+fn gives_no_types(config: &Value) -> bool {
+    match config["model_input_names"].as_array() {
+        Some(names) => !names.iter().any(|name| name == "token_type_ids"),
+        None => config["tokenizer_class"] == "TokenizersBackend",
+    }
 }
 
 fn read_core(files: &TokenizerFiles, config: &Value, map: &Value) -> Result<Built> {

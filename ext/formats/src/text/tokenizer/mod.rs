@@ -101,6 +101,8 @@ struct Shared {
     chat_templates: Option<ChatTemplates>,
     source: PathBuf,
     bytes: usize,
+    /// All tokens are of the first type, since the model is given no types.
+    one_type: bool,
     /// Ids that stand for the unknown token.
     unknown: Option<sentence_piece::Unknown>,
     /// In place of how the model cuts texts.
@@ -371,7 +373,11 @@ impl Tokenizer {
             };
             truncation.apply(&mut first, second.as_mut(), added)?;
         }
-        self.post_process(first, second, add_special_tokens)
+        let mut encoding = self.post_process(first, second, add_special_tokens)?;
+        if self.shared.one_type {
+            encoding.set_type_ids(vec![0; encoding.len()]);
+        }
+        Ok(encoding)
     }
 
     /// A long text is encoded on a thread that can be left alone: most steps of the pipeline take the text

@@ -64,6 +64,7 @@ pub(super) fn load(
         chat_templates: None,
         bytes: tokens.iter().map(|token| 4 * (token.len() + 48)).sum(),
         source: source.to_owned(),
+        one_type: false,
         unknown: None,
         segmenter: None,
     }

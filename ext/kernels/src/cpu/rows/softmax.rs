@@ -158,6 +158,28 @@ dispatched! {
     pub unsafe fn softmax_row(x: *const f32, out: *mut f32, width: usize, scale: f32) -> bool
         = softmax_row_with
 }
+/// ln Σ e^x; `out` gets the exponentials.
+#[inline(always)]
+unsafe fn log_sum_with<S: Simd>(x: *const f32, out: *mut f32, width: usize) -> f32 {
+    // SAFETY: `x` and `out` have `width` numbers, as the caller vouches, who has the instruction set.
+    unsafe {
+        let highest = highest_with::<S>(x, width, 1.0);
+        highest + exponentials_with::<S>(x, out, width, 1.0, highest).ln()
+    }
+}
+
+dispatched! {
+    unsafe fn log_sum(x: *const f32, out: *mut f32, width: usize) -> f32 = log_sum_with
+}
+
+/// ln Σ e^x of a row, of which at least one number is finite.
+pub fn log_sum_exp(isa: Isa, row: &[f32]) -> f32 {
+    with_scratch(row.len(), |out| {
+        // SAFETY: both have as many numbers.
+        unsafe { log_sum(isa, row.as_ptr(), out.as_mut_ptr(), row.len()) }
+    })
+}
+
 dispatched! {
     pub unsafe fn multiply(out: *mut f32, width: usize, factor: f32) = multiply_with
 }

@@ -9,7 +9,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let pattern = raw.opt_usize("sliding_window_pattern")?.unwrap_or(6);
         let mut config = gemma_shared::capped(raw, pattern.max(1))?;
         config.query_key_norm = QueryKeyNorm::PerHead;
-        config.bidirectional_images = true;
+        config.bidirectional_images = ImageAttention::Bidirectional;
         if flag(raw, "use_bidirectional_attention", false)? {
             config = gemma_shared::bidirectional(config);
         }
@@ -18,7 +18,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     names: |_| gemma2::NAMES,
     gguf: gguf("gemma3", |file| {
         let mut config = gemma_shared::capped_gguf(file, 6, gemma_shared::LAYERS_OF_27B[1])?;
-        config.bidirectional_images = true;
+        config.bidirectional_images = ImageAttention::Bidirectional;
         let theta = file.number("rope.freq_base_swa")?;
         Ok(gemma_shared::with_local_theta(config, theta))
     }),

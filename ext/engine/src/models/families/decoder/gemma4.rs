@@ -22,11 +22,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
                 },
             },
         }));
-        if raw.opt_string("use_bidirectional_attention")? == Some("all") {
-            let reason = "use_bidirectional_attention: \"all\" is not supported";
-            return Err(Error::unsupported(raw.file(), reason));
-        }
         let mut config = gemma_shared::with_layer_inputs(raw, width)?;
+        config.bidirectional_images = gemma_shared::image_attention(raw)?;
+        config.layer_input_padding = raw.padding_id()?.unwrap_or(0);
         config.layer_scale = true;
         sliding(raw, &mut config, 6)?;
         if let Some(last) = config.windows.last_mut() {

@@ -102,6 +102,18 @@ pub fn with_local_theta(mut config: DecoderConfig, theta: Option<f32>) -> Decode
     config
 }
 
+/// In which layers the tokens of an image see each other in the fourth generation.
+pub fn image_attention(raw: &RawConfig) -> Result<ImageAttention> {
+    match raw.opt_string("use_bidirectional_attention")? {
+        Some("all") => {
+            let reason = "use_bidirectional_attention: \"all\" is not supported";
+            Err(Error::unsupported(raw.file(), reason))
+        }
+        Some("vision") => Ok(ImageAttention::BidirectionalInWindows),
+        _ => Ok(ImageAttention::Causal),
+    }
+}
+
 /// The fourth generation's layers without a window have heads of another size, and in some models no values but their
 /// keys.
 pub fn heads_by_layer(raw: &RawConfig, config: &mut DecoderConfig) -> Result<()> {

@@ -44,7 +44,9 @@ mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm4v;
 mod glm_moe_dsa;
+mod got_ocr2;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
@@ -74,6 +76,7 @@ mod laguna;
 mod latent_shared;
 mod lfm2;
 mod lfm2_moe;
+mod lfm2_vl;
 mod llama;
 mod llama4_text;
 mod longcat_flash;
@@ -213,6 +216,8 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     glm4_moe_lite::FAMILY,
+    glm4v::FAMILY,
+    got_ocr2::FAMILY,
     axk1::FAMILY,
     longcat_flash::FAMILY,
     minicpm3::FAMILY,
@@ -232,6 +237,7 @@ pub const FAMILIES: &[Family<DecoderConfig>] = &[
     axk2::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
+    lfm2_vl::FAMILY,
     qwen3_next::FAMILY,
     qwen3_vl::FAMILY,
     paddleocr_vl::FAMILY,

@@ -4,15 +4,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     name: "nemotron_h",
     matches: types(&["nemotron_h"]),
     config: |raw| {
-        let kinds = match raw.opt_strings(["layers_block_type", "layer_types"])? {
-            Some(kinds) => kinds,
-            None => {
-                let pattern = raw
-                    .opt_string("hybrid_override_pattern")?
-                    .unwrap_or_default();
-                pattern.chars().map(String::from).collect()
-            }
-        };
+        let pattern = raw.opt_string("hybrid_override_pattern")?;
+        let pattern = pattern.unwrap_or_default();
+        let kinds = raw.opt_strings(["layers_block_type", "layer_types"])?;
+        let kinds = kinds.unwrap_or_else(|| pattern.chars().map(String::from).collect());
         let raw = &raw.clone().with_defaults(json!({
             "num_hidden_layers": kinds.len(), "layer_norm_epsilon": 1e-5,
             "mamba_hidden_act": "silu",
@@ -41,7 +36,10 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         let ssm = mamba_shared::ssm(raw, &config)?;
         let (count, before_gate) = (ssm.groups, false);
         let norm = SsmNorm::Parts { count, before_gate };
-        config.state = Some(StateKind::Ssm(Ssm { norm, ..ssm }));
+        // transformers reads no `time_step_limit` here.
+        let least = number(raw, "time_step_min")?.unwrap_or(1e-3);
+        let steps = (least, f32::INFINITY);
+        config.state = Some(StateKind::Ssm(Ssm { norm, steps, ..ssm }));
         let sparse: Vec<bool> = is(&["moe", "E"]).collect();
         if sparse.contains(&true) {
             config.experts = Some(Experts {

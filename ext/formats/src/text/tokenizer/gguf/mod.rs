@@ -90,6 +90,7 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer> {
             .map(|token| 4 * (token.len() + 48))
             .sum(),
         source: metadata.file().to_owned(),
+        one_type: false,
         unknown: None,
         segmenter,
     }
