@@ -239,8 +239,8 @@ fn filled(
     device: Value,
 ) -> Result<RbTensor, Error> {
     let (dtype, device) = (convert::dtype(ruby, dtype)?, convert::device(ruby, device)?);
-    let tensor = compute(ruby, device == Device::Cpu, count(&shape), |_| {
-        create::filled(one, &shape, dtype, &device.open()?)
+    let tensor = compute(ruby, device == Device::Cpu, count(&shape), |cancel| {
+        create::filled(one, &shape, dtype, &device.open()?, cancel)
     })?;
     Ok(RbTensor::new(ruby, tensor))
 }

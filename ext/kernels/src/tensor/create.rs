@@ -98,12 +98,23 @@ pub fn from_bytes(bytes: &[u8], shape: &[usize], dtype: DType, device: &Device) 
 }
 
 /// A tensor of zeros, or of ones.
-pub fn filled(one: bool, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+pub fn filled(
+    one: bool,
+    shape: &[usize],
+    dtype: DType,
+    device: &Device,
+    cancel: &CancelToken,
+) -> Result<Tensor> {
     ensure_room(shape, dtype, device)?;
-    Ok(if one {
-        Tensor::ones(shape, dtype, device)?
-    } else {
-        Tensor::zeros(shape, dtype, device)?
+    if !one {
+        return Ok(Tensor::zeros(shape, dtype, device)?);
+    }
+    if !matches!(device, Device::Cpu) {
+        return Ok(Tensor::ones(shape, dtype, device)?);
+    }
+    for_dtype!(dtype, T => {
+        let ones = fill::<T>(element_count(shape)?, cancel, |_, part| part.fill(num_traits::One::one()))?;
+        Ok(Tensor::from_vec(ones, shape, device)?)
     })
 }
 
@@ -230,10 +241,47 @@ mod tests {
     }
 
     #[test]
+    fn ones_of_every_type_and_an_end_to_making_them() {
+        let make = |shape: &[usize], dtype, cancel: &CancelToken| {
+            filled(true, shape, dtype, &Device::Cpu, cancel)
+        };
+        let types = [
+            DType::U8,
+            DType::I64,
+            DType::BF16,
+            DType::F16,
+            DType::F32,
+            DType::F64,
+        ];
+        for dtype in types {
+            for shape in [&[][..], &[0, 3], &[3, 70_000]] {
+                let ones = make(shape, dtype, &CancelToken::new()).unwrap();
+                assert_eq!((ones.dims(), ones.dtype()), (shape, dtype));
+                let sum = ones.to_dtype(DType::F64).unwrap().sum_all().unwrap();
+                let count = shape.iter().product::<usize>() as f64;
+                assert_eq!(sum.to_scalar::<f64>().unwrap(), count);
+            }
+        }
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        assert!(matches!(
+            make(&[3, 70_000], DType::F32, &cancelled),
+            Err(Error::Interrupted)
+        ));
+    }
+
+    #[test]
     fn shapes_beyond_the_address_space_are_refused() {
         assert!(element_count(&[usize::MAX, 2]).is_err());
         assert_eq!(element_count(&[usize::MAX, 0]).unwrap(), 0);
-        let error = filled(false, &[1 << 40], DType::F32, &Device::Cpu).unwrap_err();
+        let error = filled(
+            false,
+            &[1 << 40],
+            DType::F32,
+            &Device::Cpu,
+            &CancelToken::new(),
+        )
+        .unwrap_err();
         assert!(matches!(error, Error::OutOfMemory(_)));
     }
 }
