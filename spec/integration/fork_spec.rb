@@ -47,6 +47,27 @@ RSpec.describe "Forking", if: Process.respond_to?(:fork) do
     expect(statuses(pids)).to all(eq(0))
   end
 
+  # One text is judged without a batch: its spans and pairs alone go over the pool.
+  it "leaves extractors able to judge a single text" do
+    Dir.mktmpdir do |folder|
+      source = File.expand_path("../fixtures/seeded_extractors/relex-gat", __dir__)
+      FileUtils.cp(Dir[File.join(source, "*.json")], folder)
+      weights = JSON.parse(File.read(File.join(source, "tensors.json"), encoding: "UTF-8"))
+      File.binwrite(File.join(folder, "model.safetensors"), SeededModels.safetensors(weights))
+      tiny = %w[gliner gliner2].map { |name| File.expand_path("../fixtures/tiny/#{name}", __dir__) }
+      models = [folder, *tiny].map { |path| Candle::GLiNER.from_pretrained(path, device: "cpu") }
+      options = { labels: %w[animal city], threshold: 0 }
+      related = options.merge(relations: ["lives in"], relation_threshold: 0, adjacency_threshold: 0)
+      asked = models.zip([related, options, options])
+      found = lambda do
+        asked.map { |model, wanted| model.extract("the quick dog live in paris", **wanted) }
+      end
+      before = found.call
+      expect(before.first[:relations]).not_to be_empty
+      expect(statuses([child { found.call == before }])).to eq([0])
+    end
+  end
+
   it "draws other random numbers in each child" do
     draws = Array.new(3) do
       reader, writer = IO.pipe

@@ -213,14 +213,17 @@ impl LabelExtractor {
         let splits = threads::map(texts, |_, text| self.split(text.as_ref(), cancel))?;
         let (windows, tokens) = self.windows(&splits, &prompt)?;
         let rows = self.rows(&windows, &tokens, cancel)?;
-        let candidates = threads::map(&windows, |at, window| {
-            cancel.check()?;
-            let of_labels = match &of_labels {
-                Some(of_labels) => of_labels.clone(),
-                None => rows[at].narrow(0, 0, prompt.labels)?,
-            };
-            self.candidates(window, &rows[at], &of_labels, options.threshold)
-        })?;
+        // Spans are judged in parallel, which must not reach rayon's own pool where there is one window.
+        let candidates = threads::install(|| {
+            threads::map(&windows, |at, window| {
+                cancel.check()?;
+                let of_labels = match &of_labels {
+                    Some(of_labels) => of_labels.clone(),
+                    None => rows[at].narrow(0, 0, prompt.labels)?,
+                };
+                self.candidates(window, &rows[at], &of_labels, options.threshold)
+            })
+        })??;
         let overlaps = Overlaps {
             nested: !options.flat,
             multi_label: options.multi_label,
@@ -234,7 +237,9 @@ impl LabelExtractor {
             let (windows, candidates) = (&windows[own.clone()], &candidates[own]);
             let chosen = overlaps.choose(judged(windows, candidates, split.words.len()));
             let related = match relations {
-                Some(query) => self.related(windows, candidates, &chosen, query, cancel)?,
+                Some(query) => {
+                    threads::install(|| self.related(windows, candidates, &chosen, query, cancel))??
+                }
                 None => Vec::new(),
             };
             let entities = chosen.iter();

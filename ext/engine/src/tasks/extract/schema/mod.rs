@@ -229,10 +229,13 @@ impl SchemaExtractor {
             })
             .unzip();
         let rows = self.rows(&kept, &prompt, &tokens, cancel)?;
-        let mut found = threads::map(&kept, |at, read| {
-            cancel.check()?;
-            self.found(read, &rows[at], &prompt, query)
-        })?
+        // Spans are judged in parallel, which must not reach rayon's own pool where there is one text.
+        let mut found = threads::install(|| {
+            threads::map(&kept, |at, read| {
+                cancel.check()?;
+                self.found(read, &rows[at], &prompt, query)
+            })
+        })??
         .into_iter();
         Ok(reads
             .iter()
