@@ -1,6 +1,8 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "json"
+require "tmpdir"
 
 RSpec.describe Candle::ImageSegmenter do
   folder = TinyModels.path("segformer")
@@ -32,6 +34,22 @@ RSpec.describe Candle::ImageSegmenter do
     expect { segmenter.segment([photo, nil]) }.to raise_error(Candle::InvalidInputError, /images\[1\]/)
     expect { described_class.from_pretrained(TinyModels.path("vit"), device: "cpu") }
       .to raise_error(Candle::UnsupportedModelError, /is not a segmenter/)
+  end
+
+  # Every two places of a window have a number, and maps are filled up to whole windows.
+  it "refuses windows of many places" do
+    { "mask2former" => [%w[backbone_config], "window_size", 65],
+      "sam2" => [%w[vision_config backbone_config], "window_size_per_stage", [8, 65, 65, 65]] }
+      .each do |name, (path, key, size)|
+      Dir.mktmpdir do |copy|
+        FileUtils.cp(Dir[File.join(TinyModels.path(name), "*.{json,safetensors}")], copy)
+        config = JSON.parse(File.read(File.join(copy, "config.json")))
+        config.dig(*path)[key] = size
+        File.write(File.join(copy, "config.json"), JSON.generate(config))
+        expect { described_class.from_pretrained(copy, device: "cpu") }
+          .to raise_error(Candle::CorruptModelError, /config\.json.*#{key}/)
+      end
+    end
   end
 
   describe "with things of one label" do

@@ -1,10 +1,7 @@
 //! Swin and its second version, and Donut's encoder, as backbones.
 
 use super::*;
-use crate::models::swin::{Block, Merging, Sizes, Version, EPSILON};
-
-/// Most places of an edge of a window.
-const WINDOW: std::ops::RangeInclusive<usize> = 1..=256;
+use crate::models::swin::{Block, Merging, Sizes, Version, EPSILON, WINDOW};
 
 impl Own for Block {
     fn forward(&self, map: &FeatureMap) -> Result<FeatureMap> {

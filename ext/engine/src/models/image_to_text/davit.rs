@@ -7,7 +7,7 @@ use crate::models::config;
 use crate::models::convolutional::sizes;
 use crate::models::detection::attention::check_heads;
 use crate::models::modules::{Convolution, Modules};
-use crate::models::swin::Windows;
+use crate::models::swin::{Windows, WINDOW};
 use crate::nn::{attention, AttentionKind, AttentionOptions};
 use crate::nn::{elementwise, Conv2d, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{CancelToken, Error, Result};
@@ -79,7 +79,7 @@ impl Davit {
             let reason = "the lists of its vision_config are not of one length";
             return Err(Error::corrupt(raw.file(), reason));
         }
-        let size = raw.opt_usize_in("window_size", 1..=4096)?.unwrap_or(12);
+        let size = raw.opt_usize_in("window_size", WINDOW)?.unwrap_or(12);
         let name = raw.opt_string("activation_function")?.unwrap_or("gelu");
         let activation = config::activation(name, raw.file())?;
         let mut channels = CHANNELS;

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use crate::models::modules::{Convolution, Modules};
-use crate::models::swin::Windows;
+use crate::models::swin::{Windows, WINDOW};
 use crate::models::towers::scores::{mixed, Scores};
 use crate::nn::feature_map::FeatureMap;
 use crate::nn::{elementwise, Conv2d, Epilogue, Inventory, Linear, Norm};
@@ -189,7 +189,8 @@ impl ImageEncoder {
             );
             return Err(modules.corrupt(reason));
         }
-        let window = raw.opt_usize_in("window_size", 0..=1024)?.unwrap_or(14);
+        let window = raw.opt_usize_in("window_size", 0..=*WINDOW.end())?;
+        let window = window.unwrap_or(14);
         let whole = raw.opt_integers("global_attn_indexes")?;
         let whole = whole.unwrap_or(vec![2, 5, 8, 11]);
         let mut layers = Vec::new();

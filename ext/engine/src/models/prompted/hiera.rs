@@ -7,7 +7,7 @@ use crate::models::config::activation;
 use crate::models::convolutional::sizes;
 use crate::models::detection::attention::check_heads;
 use crate::models::modules::{Convolution, Modules};
-use crate::models::swin::Windows;
+use crate::models::swin::{Windows, WINDOW};
 use crate::models::vision::config::GridPositions;
 use crate::models::vision::positions::GridTable;
 use crate::nn::feature_map::{FeatureMap, Pooling, Window};
@@ -18,7 +18,7 @@ use formats::files::raw_config::{RawConfig, WIDTH};
 use formats::image::CHANNELS;
 use kernels::Activation;
 
-/// Places of an edge of a window, at most.
+/// Of edges that the configuration has two numbers for.
 const MOST: usize = 1024;
 
 #[derive(Debug)]
@@ -260,7 +260,7 @@ impl ImageEncoder {
         let width = patches.outputs();
         let windows = sizes(&own, "window_size_per_stage", &[8, 4, 14, 7], None)?;
         let window = windows[0];
-        if windows.iter().any(|&window| window > MOST) {
+        if windows.iter().any(|window| !WINDOW.contains(window)) {
             let reason = "\"window_size_per_stage\" is out of range";
             return Err(Error::corrupt(raw.file(), reason));
         }

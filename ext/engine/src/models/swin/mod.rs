@@ -10,6 +10,7 @@ use super::modules::Modules;
 use super::towers::scores::{mixed, Scores};
 use crate::nn::{elementwise, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{Error, Result};
+use base::runtime::memory;
 use kernels::Activation;
 use windows::distances;
 
@@ -17,6 +18,8 @@ pub use windows::Windows;
 
 /// Of norms that the configuration does not name.
 pub const EPSILON: f32 = 1e-5;
+/// Places of an edge of a window. Every two places of one have a number, and maps are filled up to whole windows.
+pub const WINDOW: std::ops::RangeInclusive<usize> = 1..=64;
 /// So many scores are computed at once.
 const MOST_SCORES: usize = 1 << 22;
 
@@ -119,6 +122,11 @@ impl Block {
     pub fn load(modules: &Modules<'_>, sizes: Sizes, shift: usize) -> Result<Self> {
         let (width, heads, size) = (sizes.width, sizes.heads, sizes.window);
         check_heads(modules, width, heads)?;
+        if !WINDOW.contains(&size) {
+            return Err(modules.corrupt(format!("an edge of a window can't have {size} places")));
+        }
+        let area = size * size;
+        memory::ensure_elements(&[1 + heads, area, area], 4, "the distances in a window")?;
         let attention = modules.at("attention");
         let own = if attention.has("self") {
             attention.at("self")
@@ -133,7 +141,6 @@ impl Block {
             Version::First => learned(&own, size, heads)?,
             Version::Second => computed(&own, size, sizes.learned, heads)?,
         };
-        let area = size * size;
         let (device, rows) = (modules.device(), distances(size));
         let mut bias = Vec::with_capacity(heads * area * area);
         for head in 0..heads {
