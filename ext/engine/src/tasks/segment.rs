@@ -189,29 +189,52 @@ impl SegmentModel {
                 let found = sam.masks(&encoded, &prompt, several)?;
                 self.info.check_numbers(&found.scores)?;
                 let map = if sam.is_second() {
-                    found.map.stretched((height, width))?
+                    found.map
                 } else {
                     let map = found.map.stretched((whole.1, whole.0))?;
                     map.cut((resized.1, resized.0))?
-                        .stretched((height, width))?
                 };
-                all.push(self.masks_of(&map, &found.scores)?);
+                all.push(self.masks_of(&map, (width, height), &found.scores, cancel)?);
             }
             Ok(all)
         })?
     }
 
-    fn masks_of(&self, map: &FeatureMap, scores: &[f32]) -> Result<Vec<PromptMask>> {
+    /// Masks as large as the picture, line by line: what lies between places is kept for no more than a line.
+    fn masks_of(
+        &self,
+        map: &FeatureMap,
+        (width, height): (usize, usize),
+        scores: &[f32],
+        cancel: &CancelToken,
+    ) -> Result<Vec<PromptMask>> {
         let values: Vec<f32> = map.rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         self.info.check_numbers(&values)?;
+        let channels = map.channels()?;
+        let all = [scores.len(), width, height, CHANNELS];
+        memory::ensure_elements(&all, 1, "the masks of an image")?;
+        let (across, down) = (between(map.width, width), between(map.height, height));
         let one = |(number, &score): (usize, &f32)| {
-            let own = values.iter().skip(number).step_by(scores.len());
-            let shade = |&value: &f32| [if value > 0.0 { 255 } else { 0 }; CHANNELS];
-            let pixels = own.flat_map(shade).collect();
-            let mask = Image::new(map.width, map.height, pixels)?;
+            let at = |y: usize, x: usize| values[(y * map.width + x) * channels + number];
+            let mut pixels = vec![0u8; width * height * CHANNELS];
+            let lines = pixels.par_chunks_mut((width * CHANNELS).max(1)).zip(&down);
+            lines.try_for_each(|(line, &(top, below, lower))| {
+                cancel.check()?;
+                let upper = 1.0 - lower;
+                for (pixel, &(left, right, later)) in line.chunks_exact_mut(CHANNELS).zip(&across) {
+                    let earlier = 1.0 - later;
+                    let value = at(top, left) * (upper * earlier)
+                        + at(top, right) * (upper * later)
+                        + at(below, left) * (lower * earlier)
+                        + at(below, right) * (lower * later);
+                    pixel.fill(if value > 0.0 { 255 } else { 0 });
+                }
+                Result::Ok(())
+            })?;
+            let mask = Image::new(width, height, pixels)?;
             Ok(PromptMask { score, mask })
         };
-        scores.iter().enumerate().map(one).collect()
+        scores.iter().enumerate().take(channels).map(one).collect()
     }
 
     pub fn info(&self) -> &ModelInfo {
