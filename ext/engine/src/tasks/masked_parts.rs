@@ -14,6 +14,8 @@ use kernels::Activation;
 
 /// Masks are brought to a square of so many places before they are compared.
 const EDGE: usize = 384;
+/// How often these numbers are held at once.
+const COPIES: usize = 4;
 /// From here on a place belongs to a mask.
 const INSIDE: f32 = 0.5;
 /// A mask that loses more than the rest of its places to others is left out.
@@ -39,8 +41,7 @@ pub enum Kind {
 
 /// The likeness of all labels to the places of a square.
 pub fn labels(found: &Found) -> Result<FeatureMap> {
-    let masks = found.masks.stretched((EDGE, EDGE))?;
-    let masks = masks.activated(Activation::Sigmoid)?;
+    let masks = stretched(found)?.activated(Activation::Sigmoid)?;
     let queries = masks.channels()?;
     let rows = probabilities(found, queries);
     let classes = rows.first().map_or(0, |row| row.len() - 1);
@@ -58,19 +59,27 @@ pub fn labels(found: &Found) -> Result<FeatureMap> {
     )?)
 }
 
+/// The masks of all queries, as they are compared: in several copies on the way.
+fn stretched(found: &Found) -> Result<FeatureMap> {
+    let count = [COPIES, EDGE, EDGE, found.masks.channels()?];
+    memory::ensure_elements(&count, 4, "the masks of an image")?;
+    found.masks.stretched((EDGE, EDGE))
+}
+
 /// The parts of a picture of (width, height) whose score is above the threshold, best first.
 pub fn parts(
     found: &Found,
     kind: &Kind,
     threshold: f32,
     size: (usize, usize),
+    cancel: &CancelToken,
 ) -> Result<Vec<Part>> {
-    let masks = found.masks.stretched((EDGE, EDGE))?.rows;
+    let masks = stretched(found)?.rows;
     let rows = probabilities(found, masks.dim(1)?);
     // [queries, places]
     let masks: Vec<Vec<f32>> = masks.to_dtype(DType::F32)?.t()?.contiguous()?.to_vec2()?;
     let mut parts = match kind {
-        Kind::Instances => instances(&rows, &masks, threshold, size)?,
+        Kind::Instances => instances(&rows, &masks, threshold, size, cancel)?,
         Kind::Panoptic { merged } => panoptic(&rows, &masks, merged, threshold, size)?,
     };
     parts.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -101,6 +110,7 @@ fn instances(
     masks: &[Vec<f32>],
     threshold: f32,
     (width, height): (usize, usize),
+    cancel: &CancelToken,
 ) -> Result<Vec<Part>> {
     let mut pairs: Vec<(f32, usize, usize)> = Vec::new();
     for (query, row) in rows.iter().enumerate() {
@@ -111,6 +121,7 @@ fn instances(
     let (across, down) = (nearest(width), nearest(height));
     let mut parts = Vec::new();
     for (share, query, label) in pairs.into_iter().take(rows.len()) {
+        cancel.check()?;
         let mask = &masks[query];
         let inside = mask.iter().filter(|&&value| value > 0.0);
         let (sum, count) = inside.fold((0f32, 0f32), |(sum, count), &value| {
@@ -238,4 +249,25 @@ fn line(
 
 fn sums(a: &[usize], b: &[usize]) -> Vec<usize> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+    use candle_core::Device;
+
+    #[test]
+    fn no_further_masks_are_made_for_a_call_that_is_over() {
+        let rows = Tensor::ones((4, 3), DType::F32, &Device::Cpu).unwrap();
+        let found = Found {
+            logits: vec![1.0; 3 * 2],
+            masks: FeatureMap::new(rows, (2, 2)).unwrap(),
+        };
+        let cancel = CancelToken::new();
+        let parts = || parts(&found, &Kind::Instances, 0.0, (5, 5), &cancel);
+        assert_eq!(parts().unwrap().len(), 3);
+        cancel.cancel();
+        assert!(matches!(parts(), Err(Error::Interrupted)));
+    }
 }

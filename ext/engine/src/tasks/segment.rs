@@ -133,7 +133,8 @@ impl SegmentModel {
             let view = self.processor.process(&image, cancel)?;
             threads::install(|| {
                 let found = self.found(model, &view, cancel)?;
-                masked_parts::parts(&found, kind, threshold, (image.width(), image.height()))
+                let size = (image.width(), image.height());
+                masked_parts::parts(&found, kind, threshold, size, cancel)
             })?
         };
         let each = pictures.iter().enumerate().map(|(index, picture)| {
