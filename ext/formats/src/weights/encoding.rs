@@ -45,6 +45,7 @@ impl Arrangement {
             )))
         };
         match self {
+            _ if tensor.rank() == 0 => misfit("a matrix or a vector".to_owned()),
             Self::Neighbours(heads) if heads == 0 || !rows.is_multiple_of(2 * heads) => {
                 misfit(format!("{heads} heads"))
             }
@@ -183,4 +184,27 @@ fn apart(tensor: &Tensor, groups: usize, queries: usize) -> Result<Tensor> {
     });
     let kinds = kinds.into_iter().collect::<candle_core::Result<Vec<_>>>()?;
     Ok(Tensor::cat(&kinds, 0)?.reshape(shape)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_number_has_no_rows_to_arrange() {
+        let number = Tensor::new(1f32, &Device::Cpu).unwrap();
+        for arrangement in [
+            Arrangement::Neighbours(1),
+            Arrangement::Apart {
+                groups: 1,
+                queries: 2,
+            },
+            Arrangement::Columns,
+            Arrangement::Alternate(0),
+            Arrangement::After(0),
+        ] {
+            let refused = arrangement.of(&number);
+            assert!(matches!(refused, Err(Error::InvalidInput(_))));
+        }
+    }
 }
