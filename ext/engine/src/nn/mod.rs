@@ -24,7 +24,8 @@ pub mod splade;
 pub mod spread;
 
 pub use attention::{
-    attention, Alignment, AttentionBias, AttentionKind, AttentionOptions, Disentangled,
+    attention, attention_among, Alignment, AttentionBias, AttentionKind, AttentionOptions,
+    Disentangled,
 };
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, FixedNorm};

@@ -7,7 +7,8 @@ use crate::models::detection::attention::check_heads;
 use crate::models::modules::Modules;
 use crate::models::vision::too_small;
 use crate::nn::{
-    attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm,
+    attention_among, elementwise, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear,
+    Norm,
 };
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
@@ -124,7 +125,7 @@ impl Patches {
         }
         for layer in &self.layers {
             cancel.check()?;
-            x = layer.forward(&x)?;
+            x = layer.forward(&x, cancel)?;
         }
         self.norm.forward(&x)
     }
@@ -175,7 +176,7 @@ impl Layer {
         .try_for_each(|linear| inventory.add_linear(linear))
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         let residual = |x| Epilogue {
             residual: Some(x),
             ..Epilogue::default()
@@ -187,8 +188,7 @@ impl Layer {
         };
         let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
         let options = AttentionOptions::new(AttentionKind::Bidirectional, 1.0);
-        let whole = [0, count as u32];
-        let mixed = attention(&q, &k, &v, &whole, &whole, &options)?;
+        let mixed = attention_among([&q, &k, &v], &options, cancel)?;
         let x = self
             .output
             .forward_with(&mixed.flatten_from(1)?, &residual(x))?;

@@ -9,7 +9,7 @@ use crate::models::modules::Modules;
 use crate::models::rope::Place;
 use crate::nn::rope::frequencies;
 use crate::nn::{
-    attention, elementwise, AttentionKind, AttentionOptions, Inventory, Linear, Norm, Rope,
+    attention_among, elementwise, AttentionKind, AttentionOptions, Inventory, Linear, Norm, Rope,
 };
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
@@ -221,7 +221,7 @@ impl Clipped {
         let rotation = self.rope.rotation(&table, &numbers);
         for layer in &self.layers {
             cancel.check()?;
-            x = layer.forward(sizes, &x, &rotation)?;
+            x = layer.forward(sizes, &x, &rotation, cancel)?;
         }
         let means = self.means(&x, (columns, rows))?;
         self.projection.forward(&self.norm.forward(&means)?)
@@ -339,7 +339,13 @@ impl Layer {
             .try_for_each(|norm| inventory.add_norm(norm))
     }
 
-    fn forward(&self, sizes: &Sizes, x: &Tensor, rotation: &Rotation<'_>) -> Result<Tensor> {
+    fn forward(
+        &self,
+        sizes: &Sizes,
+        x: &Tensor,
+        rotation: &Rotation<'_>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let count = x.dim(0)?;
         let normed = self.attention_norm.forward(x)?;
         let heads = |product: &ClippedLinear, norm: &Norm, heads: usize| -> Result<Tensor> {
@@ -350,8 +356,7 @@ impl Layer {
         let k = rotation.rotate(&heads(&self.key, &self.key_norm, sizes.kv_heads)?)?;
         let v = heads(&self.value, &self.value_norm, sizes.kv_heads)?;
         let options = AttentionOptions::new(AttentionKind::Bidirectional, 1.0);
-        let whole = [0, count as u32];
-        let mixed = attention(&q, &k, &v, &whole, &whole, &options)?;
+        let mixed = attention_among([&q, &k, &v], &options, cancel)?;
         let mixed = self.output.forward(&mixed.flatten_from(1)?)?;
         let x = elementwise::add(x, &self.post_attention_norm.forward(&mixed)?)?;
         let inner = self.mlp_norm.forward(&x)?;

@@ -9,7 +9,8 @@ use crate::models::config;
 use crate::models::detection::attention::check_heads;
 use crate::models::modules::Modules;
 use crate::nn::{
-    attention, elementwise, AttentionKind, AttentionOptions, Epilogue, Inventory, Linear, Norm,
+    attention, attention_among, elementwise, AttentionKind, AttentionOptions, Epilogue, Inventory,
+    Linear, Norm,
 };
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
@@ -191,12 +192,12 @@ impl Merged {
         let mut x = self.embed(view, grid)?;
         for (number, layer) in self.layers.iter().enumerate() {
             cancel.check()?;
-            let whole = [0, x.dim(0)? as u32];
-            let mixed = layer.attention.forward(&layer.norm.forward(&x)?, &whole)?;
+            let normed = layer.norm.forward(&x)?;
+            let mixed = layer.attention.forward(&normed, None, cancel)?;
             x = elementwise::add(&x, &mixed)?;
             x = elementwise::add(&x, &layer.mlp.forward(&x)?)?;
             if let Some(windows) = self.windows.as_ref().filter(|it| it.behind == number) {
-                x = windows.forward(&x, grid)?;
+                x = windows.forward(&x, grid, cancel)?;
                 grid = (grid.0 / EDGE, grid.1 / EDGE);
             }
         }
@@ -274,8 +275,13 @@ impl Attention {
             .try_for_each(|linear| inventory.add_linear(linear))
     }
 
-    /// Rows between boundaries attend to each other.
-    fn forward(&self, x: &Tensor, boundaries: &[u32]) -> Result<Tensor> {
+    /// Rows between boundaries attend to each other, or all do.
+    fn forward(
+        &self,
+        x: &Tensor,
+        boundaries: Option<&[u32]>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let (count, width) = x.dims2()?;
         let size = width / self.heads;
         let heads = |linear: &Linear| -> Result<Tensor> {
@@ -284,7 +290,10 @@ impl Attention {
         let (q, k, v) = (heads(&self.query)?, heads(&self.key)?, heads(&self.value)?);
         let scale = 1.0 / (size as f32).sqrt();
         let options = AttentionOptions::new(AttentionKind::Bidirectional, scale);
-        let mixed = attention(&q, &k, &v, boundaries, boundaries, &options)?;
+        let mixed = match boundaries {
+            Some(boundaries) => attention(&q, &k, &v, boundaries, boundaries, &options)?,
+            None => attention_among([&q, &k, &v], &options, cancel)?,
+        };
         self.output.forward(&mixed.flatten_from(1)?)
     }
 }
@@ -338,12 +347,13 @@ impl Windows {
     }
 
     /// One row of each window.
-    fn forward(&self, x: &Tensor, grid: (usize, usize)) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, grid: (usize, usize), cancel: &CancelToken) -> Result<Tensor> {
         let (count, width) = x.dims2()?;
         let area = EDGE * EDGE;
         let x = blocks(x, grid, EDGE)?.reshape((count, width))?;
         let starts: Vec<u32> = (0..=count / area).map(|at| (at * area) as u32).collect();
-        let mixed = self.attention.forward(&self.norm.forward(&x)?, &starts)?;
+        let normed = self.norm.forward(&x)?;
+        let mixed = self.attention.forward(&normed, Some(&starts), cancel)?;
         let x = elementwise::add(&x, &mixed)?;
         let mean = x.reshape((count / area, area, width))?.mean(1)?;
         let flat = x.reshape((count / area, area * width))?;
