@@ -13,9 +13,9 @@ module Candle
       include GenerationOptions
 
       HELP = "/system TEXT gives instructions, /reset starts anew, /save FILE keeps the conversation, /quit ends."
-      SEEING_HELP = "The paths of images in what you say are looked at."
+      IMAGE_HELP = "The paths of images in what you say are looked at."
       HISTORY = 1000
-      private_constant :HELP, :SEEING_HELP, :HISTORY
+      private_constant :HELP, :IMAGE_HELP, :HISTORY
 
       # @param source [String]
       # @return [void]
@@ -25,7 +25,7 @@ module Candle
         @system = options[:system]
         start
         Terminal.note(HELP)
-        Terminal.note(SEEING_HELP) if @kind == :vlm
+        Terminal.note(IMAGE_HELP) if @kind == :vlm
         with_history { talk }
       end
 

@@ -220,7 +220,7 @@ unsafe impl GlobalAlloc for Reusing {
                 Some(None) => return,
                 // SAFETY: what left the shelf is `fresh` memory of its class, and nobody has it.
                 Some(Some((address, class))) => unsafe { give_back(address as *mut u8, class) },
-                // SAFETY: the block is `fresh` memory of this class, which the caller gives up.
+                // SAFETY: the block is `fresh` memory of this class, which the caller releases.
                 None => return unsafe { give_back(pointer, class) },
             }
         }

@@ -36,9 +36,8 @@ impl Pool {
     }
 }
 
-/// What a pool is for. A thread that waits for a part of its work takes up other work of its pool
-/// meanwhile, so what lasts long has a pool of its own: else a short call would end with somebody's
-/// long one only.
+/// What a pool is for. A thread that waits for a part of its work runs other work of its pool
+/// meanwhile. Long work has a pool of its own, else a short call would end only after another's long one.
 #[derive(Clone, Copy)]
 enum Use {
     /// Whole calls, and the parts of their operations.
@@ -77,7 +76,7 @@ const NEXT_TRY: Duration = Duration::from_micros(50);
 
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
 ///
-/// A thread that waits for parts of its own call may take up those of another, which are short, but
+/// A thread that waits for parts of its own call may run those of another, which are short, but
 /// not another call: its own would end only after it. While every thread is busy, the call can be
 /// interrupted where the thread is [`interruptible`].
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {

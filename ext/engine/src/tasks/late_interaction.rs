@@ -478,7 +478,7 @@ fn check_widths(hidden: usize, projection: &[Dense]) -> Result<()> {
     Ok(())
 }
 
-/// A word that is no token of its own is the unknown token to PyLate, which is then skipped too; to
+/// A word that is not one token is the unknown token to PyLate, which is then skipped too; to
 /// sentence-transformers it is nothing.
 fn skipped_ids(tokenizer: &Tokenizer, found: &LateFiles) -> HashSet<u32> {
     let unknown = tokenizer.special_tokens().id("unk_token");

@@ -247,7 +247,7 @@ impl VectorIndex {
         threads::install(|| graph.build(&rows, &self.deleted, effort.max(1), cancel))?
     }
 
-    /// Takes up what `build_graph` drew.
+    /// Installs what `build_graph` returned.
     pub fn grow_graph(&mut self, block: Block) -> Result<()> {
         self.ensure_whole()?;
         match &mut self.graph {

@@ -69,7 +69,7 @@ impl Bm25 {
         }
     }
 
-    /// Whether terms that a document lacks count too.
+    /// Whether terms that are not in a document count too.
     fn counts_absence(&self) -> bool {
         matches!(self.variant, Variant::Bm25L | Variant::Bm25Plus)
     }

@@ -80,7 +80,7 @@ pub enum PatchOrder {
     ByPixel,
 }
 
-/// Edges beyond this are no model's.
+/// No model has longer edges.
 pub(super) const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
 
 /// Of a resized picture.

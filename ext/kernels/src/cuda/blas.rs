@@ -56,7 +56,7 @@ pub fn multiply(
     let find = |tensor: Option<&Tensor>| tensor.map(address).transpose();
     let (weight, from) = (address(matrix.weight)?, address(x)?);
     let (bias, added) = (find(matrix.bias)?, find(residual)?);
-    // Rows of a width that is no multiple of the alignment are refused by the same token.
+    // Rows of a width that is not a multiple of the alignment are refused by the same token.
     let row_bytes = |width: usize| (width * x.dtype().size_in_bytes()) as u64;
     let numbers = [weight, from, added.unwrap_or(0), bias.unwrap_or(0)];
     let widths = [row_bytes(inputs), row_bytes(outputs)];

@@ -256,7 +256,7 @@ impl Mixing {
     }
 }
 
-/// Photoshop's inverted inks, as every program writes them: 255 is no ink.
+/// Photoshop's inverted inks, as every program writes them: 255 means without ink.
 fn mixed(ink: u8, black: u8) -> u8 {
     // Pillow's rounding of a product of two bytes.
     let product = (255 - u32::from(ink)) * u32::from(black) + 128;

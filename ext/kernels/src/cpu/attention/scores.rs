@@ -16,7 +16,7 @@ pub fn packed_width(width: usize) -> usize {
     width.next_multiple_of(PANEL)
 }
 
-/// A panel [width, 32] of at most 32 keys; what is beyond the last is no key's.
+/// A panel [width, 32] of at most 32 keys; columns beyond the last key are unused.
 pub fn pack_keys(isa: Isa, (rows, count): (StridedRows<'_>, usize), panel: &mut [f32]) {
     assert!(rows.holds(&(0..count)) && (1..=PANEL).contains(&count));
     assert!(panel.len() == rows.width * PANEL);

@@ -229,7 +229,7 @@ impl<T: Element> SoftmaxMasks<'_, T> {
         additive && keep && column < self.length(row, width)
     }
 
-    /// A row whose sum is no positive number: masked elements are 0, the others NaN.
+    /// A row whose sum is zero or NaN: masked elements are 0, the others NaN.
     ///
     /// # Safety
     /// `out` is valid for writes of `width` elements.
