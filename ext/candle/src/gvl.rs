@@ -162,7 +162,7 @@ fn panicked(ruby: &Ruby, payload: Box<dyn Any + Send>) -> Error {
     error::to_ruby(
         ruby,
         EngineError::Internal(format!(
-            "red-candle met a bug of its own: {message} (at {place}). Please report it"
+            "internal error in red-candle: {message} (at {place}). Please report it"
         )),
     )
 }

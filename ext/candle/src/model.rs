@@ -203,7 +203,10 @@ impl<T> Underway<T> {
     pub fn get(&self, ruby: &Ruby) -> Result<Arc<T>, Error> {
         let run = self.0.lock().unwrap_or_else(|e| e.into_inner()).clone();
         run.ok_or_else(|| {
-            error::to_ruby(ruby, EngineError::Generation("this run is over".to_owned()))
+            error::to_ruby(
+                ruby,
+                EngineError::Generation("this generation has ended".to_owned()),
+            )
         })
     }
 

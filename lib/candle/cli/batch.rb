@@ -97,7 +97,7 @@ module Candle
       end
 
       def clip_labels(images)
-        raise ArgumentError, "say which labels an image may have, as in --labels dog flower" unless options[:labels]
+        raise ArgumentError, "CLIP needs --labels, as in --labels dog flower" unless options[:labels]
 
         found = @model.classify_image(images, options[:labels])
         options[:top] ? found.map { |list| list.first(options[:top]) } : found

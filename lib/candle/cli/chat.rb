@@ -12,8 +12,8 @@ module Candle
     class Chat < Verb
       include GenerationOptions
 
-      HELP = "/system TEXT gives instructions, /reset starts anew, /save FILE keeps the conversation, /quit ends."
-      IMAGE_HELP = "The paths of images in what you say are looked at."
+      HELP = "/system TEXT sets instructions, /reset clears the conversation, /save FILE saves it, /quit ends."
+      IMAGE_HELP = "Paths of images in your messages are loaded."
       HISTORY = 1000
       private_constant :HELP, :IMAGE_HELP, :HISTORY
 

@@ -162,7 +162,7 @@ module Candle
 
       def tokenizer(request)
         entry = any_model(request)
-        entry.model.tokenizer || raise(invalid("the model #{entry.name} reads no texts", param: "model"))
+        entry.model.tokenizer || raise(invalid("the model #{entry.name} does not read texts", param: "model"))
       end
 
       def any_model(request)

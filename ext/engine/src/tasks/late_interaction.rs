@@ -404,7 +404,7 @@ impl Reading {
         let least = tokenizer.added_tokens(false) + usize::from(prefix.is_some()) + 1;
         if length < least {
             return Err(Error::InvalidInput(format!(
-                "texts of {length} tokens have no room for a word beside the special tokens: allow at least {least}"
+                "a maximum length of {length} tokens leaves none for the text beside the special tokens: allow at least {least}"
             )));
         }
         Ok(Self { prefix, length })

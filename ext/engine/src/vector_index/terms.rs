@@ -121,7 +121,7 @@ impl Postings {
 }
 
 fn no_memory() -> Error {
-    Error::OutOfMemory("there is no memory for more terms of an index".to_owned())
+    Error::OutOfMemory("not enough memory for more terms of an index".to_owned())
 }
 
 /// Which documents may be found, by number; all where there is nothing.

@@ -432,7 +432,7 @@ impl Scheduler {
             };
             Ok((logits, chosen))
         };
-        let bug = "red-candle met a bug of its own while it generated. Please report it";
+        let bug = "internal error in red-candle while it generated. Please report it";
         let computed = caught(bug, forward)?;
         #[cfg(test)]
         self.faults.check()?;
@@ -500,7 +500,7 @@ impl Scheduler {
     fn take(&self, state: &mut RequestState, scores: &Scores) -> Result<(u32, String)> {
         let started = Instant::now();
         let room = state.has_room();
-        let bug = "red-candle met a bug of its own while it chose a token. Please report it";
+        let bug = "internal error in red-candle while it chose a token. Please report it";
         let taken = caught(bug, || state.run.take(scores, room));
         state.run.chose(started.elapsed());
         let (token, piece) = taken?;
