@@ -221,7 +221,7 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
         fn drop(&mut self) {
             SPIN_POOL.set(None);
             self.0.dismiss();
-            // SAFETY: it was this thread's to lead.
+            // SAFETY: this guard is dropped on the leading thread, which alone calls `take` and `end`.
             unsafe { self.0.course.end() };
             AWAKE.store(0, Ordering::Release);
         }
@@ -250,7 +250,7 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
 pub fn reads(span: Span) {
     let spin_pool = SPIN_POOL.take();
     if let Some(spin_pool) = &spin_pool {
-        // SAFETY: this thread leads the spin pool.
+        // SAFETY: `SPIN_POOL` is set on the leading thread alone, which is the only one that takes spans.
         unsafe { spin_pool.course.take(span) };
     }
     SPIN_POOL.set(spin_pool);
@@ -372,7 +372,7 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
     let (wanted, current) = (count(), &CURRENT[purpose as usize]);
     loop {
         let seen = current.load(Ordering::Acquire);
-        // SAFETY: a published pool is never freed.
+        // SAFETY: the pointer is null or a pool that `Box::into_raw` made; a published pool is never freed.
         if let Some(pool) = unsafe { seen.as_ref() } {
             if pool.process == std::process::id() && pool.threads == wanted {
                 if let Some(workers) = pool.workers().clone() {
@@ -392,7 +392,7 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
             workers: Mutex::new(Some(Arc::new(workers))),
         }));
         match current.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: a published pool is never freed.
+            // SAFETY: the pointer is null or a pool that `Box::into_raw` made; a published pool is never freed.
             Ok(replaced) => match unsafe { replaced.as_ref() } {
                 Some(pool) if pool.process == std::process::id() => drop(pool.workers().take()),
                 _ => {}

@@ -121,7 +121,7 @@ fn blas(device: &CudaDevice) -> Result<Arc<Blas>> {
     }
     let blas = Arc::new(Blas {
         handle: lt::create_handle().map_err(failed)?,
-        // SAFETY: the library writes before it reads.
+        // SAFETY: the workspace is uninitialized memory of the device; cuBLASLt writes to it before it reads.
         workspace: unsafe { device.alloc::<u8>(WORKSPACE_BYTES)? },
         algorithms: Mutex::new(HashMap::new()),
     });
@@ -141,7 +141,8 @@ impl Blas {
             return Ok(*algorithm);
         }
         let preference = Preference::new()?;
-        // SAFETY: all handles are alive.
+        // SAFETY: the handle lives as long as `self`, the descriptors of `operation` and `preference` until the
+        // call returns.
         let chosen = unsafe {
             lt::get_matmul_algo_heuristic(
                 self.handle,

@@ -191,7 +191,7 @@ impl Mixing {
     fn pixels(self, frame: &Frame) -> Vec<u8> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor was asked.
+            // SAFETY: `wide_pixels` needs AVX2, which was just detected, and takes no pointers.
             return unsafe { self.wide_pixels(frame) };
         }
         self.plain_pixels(frame)
