@@ -321,7 +321,7 @@ mod machine {
                 operations: 2 * 16 * 16 * 32 * 4,
                 run,
             });
-            // SAFETY: this level has tiles of bytes; the function takes no pointers.
+            // SAFETY: this level has int8 tiles; the function takes no pointers.
             let run = |count| unsafe { int8_tiles(count) };
             kinds.push(Kind {
                 name: "int8_tiles",

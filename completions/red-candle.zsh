@@ -8,21 +8,21 @@ verbs=(
   'run:Generate text from a prompt, standard input, or both'
   'embed:Embed lines, JSON lines or images'
   'rerank:Sort lines by relevance to a query'
-  'transcribe:Write what is spoken in audio files'
-  'detect:Find things in images'
-  'read:Write the text of images of documents'
-  'segment:Find out what each part of an image shows'
-  'depth:Estimate how far each pixel of an image is'
+  'transcribe:Convert speech in audio files to text'
+  'detect:Detect objects in images'
+  'read:Read the text of document images'
+  'segment:Label the parts of an image'
+  'depth:Estimate the depth of each pixel of an image'
   'classify:Classify lines, JSON lines or images'
   'entities:Find named entities in lines or JSON lines'
-  'search:Find passages in text files by meaning'
+  'search:Search text files by meaning'
   'serve:Serve models to clients of OpenAI, Anthropic, TEI, Cohere, Ollama'
   'mcp:Offer models as tools to MCP clients, on standard input and output'
   'worker:Serve one language model to an orchestrator'
   'pull:Download a model into the cache'
   'lock:Pin models by hash in models.lock'
   'quantize:Write a checkpoint as a GGUF file'
-  'imatrix:Measure which columns of weights matter'
+  'imatrix:Measure an importance matrix of a model'
   'convert:Write quantized weights as dense ones'
   'perplexity:Measure how well a model predicts a text'
   'pack:Build a gem that contains a model'
@@ -44,9 +44,9 @@ case $words[2] in
   run) _arguments '--model[a language model, vision-language model or seq2seq model]' '--raw[without the chat template]' '--schema[file with a JSON schema for the answer]' '--image[image files, for a vision-language model]' '--task[task of a seq2seq model]:task:(translate summarize)' '--from[the language to translate from]' '--to[the language to translate to]' '--max-tokens[maximum of new tokens; default\: 512, or the checkpoint’s]' '--temperature[0 is greedy decoding]' '--top-p' '--top-k' '--seed[the same seed gives the same text]' '--system[instructions before the conversation]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--gpu-layers[layers of a language model on the device; the others are on the CPU\: a number, or auto for as many as fit]' '--json[write JSON]' '*:file:_files' ;;
   embed) _arguments '--model[the embedding model]' '--format[packed is little-endian f32]:format:(jsonl csv packed)' '--dimensions[keep this many components]' '--prompt-name[one of the model’s own prompts, such as query]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   rerank) _arguments '--model[the reranker]' '--top[number of results]' '--format[machine-readable output]:format:(jsonl csv)' '--output[output file]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
-  transcribe) _arguments '--model[the speech model]' '--format[srt and vtt are subtitles]:format:(txt srt vtt json)' '--language[a code or an English name; default\: detected]' '--translate[write English]' '--words[times of words, in json]' '--prompt[text whose spelling is followed]' '--hotwords[names that are likely to be spoken]' '--vocabulary[the only words that may be written]' '--num-beams[texts that are followed at once]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
-  detect) _arguments '--model[the detector]' '--threshold[least score]' '--labels[only these; what OWL-ViT finds]' '--output[PNG file for one image with its boxes]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
-  read) _arguments '--model[the document reader]' '--format[markdown of models that write it]:format:(text markdown)' '--task[what Florence-2 does\: ocr, caption, detect, ...]' '--text[what the task is about]' '--prompt[what the text begins with, or what is asked]' '--max-tokens[maximum of new tokens]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  transcribe) _arguments '--model[the speech model]' '--format[srt and vtt are subtitles]:format:(txt srt vtt json)' '--language[a code or an English name; default\: detected]' '--translate[translate into English]' '--words[times of words, in json]' '--prompt[text before the audio; its spelling of names is followed]' '--hotwords[names that are likely to be spoken]' '--vocabulary[the only words of the text]' '--num-beams[beams of the beam search]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  detect) _arguments '--model[the detector]' '--threshold[minimum score]' '--labels[only these labels; required by OWL-ViT and Grounding DINO]' '--output[PNG file; the image with its boxes]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
+  read) _arguments '--model[the document reader]' '--format[markdown needs a model that supports it]:format:(text markdown)' '--task[task of Florence-2\: ocr, caption, detect, ...]' '--text[input text of the task]' '--prompt[start of the text, or the question]' '--max-tokens[maximum of new tokens]' '--output[output file; results are appended]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   segment) _arguments '--model[the segmenter]' '--labels[only parts with these labels]' '--output[directory for masks as PNG files]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   depth) _arguments '--model[the estimator]' '--output[directory for depths as PNG files]' '--json[write JSON]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
   classify) _arguments '--model[the classifier]' '--format:format:(jsonl csv)' '--top[labels per line]' '--labels[labels of images, for CLIP]' '--json[write JSON]' '--output[output file; an interrupted run resumes]' '--field[field of JSON lines that has the text]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '*:file:_files' ;;
@@ -58,13 +58,13 @@ case $words[2] in
   pull) _arguments '--revision[a branch, tag or commit]' '--all[every file of the repository]' '--locked[download what models.lock lists; without an ID]' '--file[the file that --locked reads]' '--json[write JSON]' '*:file:_files' ;;
   lock) _arguments '--file[lock file]' '--revision[a branch, tag or commit]' '--all[every file, not only those that a load reads]' '--json[write JSON]' '*:file:_files' ;;
   quantize) _arguments '--type[the type of most weights]' '--output[the GGUF file]' '--imatrix[an importance matrix of the model, from `red-candle imatrix` or llama-imatrix]' '--calibration[a text file on which the importance matrix is measured]' '--shard-size[size of a file, such as 2G; larger models become several]' '--json[write JSON]' '*:file:_files' ;;
-  imatrix) _arguments '--output[the GGUF file]' '--context[tokens that are read at a time]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  imatrix) _arguments '--output[the GGUF file]' '--context[tokens per forward pass]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   convert) _arguments '--output[the directory; it must not exist]' '--dtype[the type of the weights]:dtype:(f32 f16 bf16)' '--json[write JSON]' '*:file:_files' ;;
-  perplexity) _arguments '--against[another model with the same tokens, whose log probabilities are compared]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
+  perplexity) _arguments '--against[another model with the same vocabulary, to compare log probabilities with]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;
   pack) _arguments '--output[the directory for the gems]' '--revision[a branch, tag or commit]' '--id[id of a packed directory]' '--license[license; default\: the model card’s]' '--gem-version[the version of the gems]' '--limit[maximum size of a gem]' '--json[write JSON]' '*:file:_files' ;;
   rm) _arguments '--json[write JSON]' '*:file:_files' ;;
   ps) _arguments '--host[where the server listens]' '--port' '--token[the token of the server; also from RED_CANDLE_TOKEN]' '--json[write JSON]' '*:file:_files' ;;
-  models) _arguments '--prune[remove what no current revision uses]' '--supported[list the model types that this release runs instead]' '--json[write JSON]' '*:file:_files' ;;
+  models) _arguments '--prune[remove files that no current revision uses]' '--supported[list the model types that this release runs instead]' '--json[write JSON]' '*:file:_files' ;;
   info) _arguments '--json[write JSON]' '*:file:_files' ;;
   doctor) _arguments '--json[write JSON]' '*:file:_files' ;;
   bench) _arguments '--seconds[how long to measure]' '--device[cpu, cuda, cuda\:1 or metal; default\: the best available]' '--json[write JSON]' '*:file:_files' ;;

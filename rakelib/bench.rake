@@ -27,11 +27,10 @@ namespace :bench do
     puts Bench::Peers.prepare, Bench::CandleTransformers.prepare
   end
 
-  desc "Put the newest whole run, or FILE=, into measurements.md, its pictures and models.md of docs/"
+  desc "Put the newest whole run, or FILE=, into measurements.md of docs/ and its pictures"
   task :plot do
     require_relative "../bench/harness/limits_document"
-    require_relative "../bench/harness/model_table"
-    puts Bench::Document.publish(*[ENV["FILE"]].compact), Bench::LimitsDocument.publish, Bench::ModelTable.publish
+    puts Bench::Document.publish(*[ENV["FILE"]].compact), Bench::LimitsDocument.publish
   end
 
   desc "Measure what this machine reads and multiplies at most, and draw where the published cases stand: THREADS=..."

@@ -3,7 +3,7 @@
 require_relative "../../rakelib/support/build"
 
 module Bench
-  # The peer that is no Python: candle-transformers, in a program of our own workspace.
+  # The peer written in Rust: candle-transformers, in a program of our own workspace.
   module CandleTransformers
     NAME = "candle-transformers"
     EXAMPLE = "candle_transformers_worker"

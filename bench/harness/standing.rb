@@ -9,7 +9,7 @@ module Bench
   # Where cases stand against the limits of a device.
   #   title   of the picture
   #   note    where the numbers are from
-  #   slopes  what it reads: `{label:, rate:}`, the first being what cases are held to
+  #   slopes  what it reads: `{label:, rate:}`, the first is the one that cases are compared with
   #   roofs   what it multiplies: `{label:, rate:}`
   #   points  the cases
   #   groups  their headings, by key

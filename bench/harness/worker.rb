@@ -16,7 +16,7 @@ module Bench
     # It ended, or had to be ended; another one must be started.
     class Death < Failure; end
 
-    # Seconds after which a request is given up.
+    # Seconds after which a request times out.
     PATIENCE = 600
 
     DIRECTORY = File.expand_path("../workers", __dir__)
@@ -68,7 +68,7 @@ module Bench
     # @raise [Failure] with the worker's words
     def request(operation, patience: PATIENCE, **arguments)
       @requests.puts JSON.generate({ op: operation, **arguments })
-      give_up(patience) unless @replies.wait_readable(patience)
+      time_out(patience) unless @replies.wait_readable(patience)
       line = @replies.gets || raise(Death, "#{name} died: #{last_words}")
       reply = JSON.parse(line, symbolize_names: true)
       raise Failure, "#{name}: #{reply[:error]}" if reply[:error]
@@ -88,7 +88,7 @@ module Bench
 
     private
 
-    def give_up(patience)
+    def time_out(patience)
       Process.kill("KILL", pid)
       raise Death, "#{name} did not answer within #{patience} s"
     end

@@ -235,7 +235,7 @@ module Bench
       first_token(model, "#{data[:prompt]} Two")
     end
 
-    # Conversations with one turn of their own; they begin alike, unless a block says what each begins with.
+    # Conversations with one turn of their own. They share a prefix, unless a block says what each begins with.
     def idle_sessions(model, data)
       config = Candle::GenerationConfig.deterministic(max_length: 4)
       sessions = Array.new(data[:sessions]) do |index|

@@ -147,17 +147,17 @@ module Candle
       Rerank.new(options).call(query, files)
     end
 
-    desc "transcribe FILE...", "Write what is spoken in audio files"
+    desc "transcribe FILE...", "Convert speech in audio files to text"
     long_desc "Example: red-candle transcribe call.mp3 --language en --format srt"
     method_option :model, aliases: "-m", default: "openai/whisper-base", desc: "the speech model"
     method_option :format, enum: %w[txt srt vtt json], default: "txt", desc: "srt and vtt are subtitles"
     method_option :language, desc: "a code or an English name; default: detected"
-    method_option :translate, type: :boolean, desc: "write English"
+    method_option :translate, type: :boolean, desc: "translate into English"
     method_option :words, type: :boolean, desc: "times of words, in json"
-    method_option :prompt, desc: "text whose spelling is followed"
+    method_option :prompt, desc: "text before the audio; its spelling of names is followed"
     method_option :hotwords, type: :array, desc: "names that are likely to be spoken"
-    method_option :vocabulary, type: :array, desc: "the only words that may be written"
-    method_option :num_beams, type: :numeric, default: 1, desc: "texts that are followed at once"
+    method_option :vocabulary, type: :array, desc: "the only words of the text"
+    method_option :num_beams, type: :numeric, default: 1, desc: "beams of the beam search"
     method_option :output, aliases: "-o", desc: "output file; results are appended"
     json_option
     device_option
@@ -166,12 +166,12 @@ module Candle
       Transcribe.new(options).call(files)
     end
 
-    desc "detect FILE...", "Find things in images"
+    desc "detect FILE...", "Detect objects in images"
     long_desc "Example: red-candle detect street.jpg --threshold 0.7 --output boxes.png"
     method_option :model, aliases: "-m", default: "PekingU/rtdetr_r50vd", desc: "the detector"
-    method_option :threshold, type: :numeric, default: 0.5, desc: "least score"
-    method_option :labels, type: :array, desc: "only these; what OWL-ViT finds"
-    method_option :output, aliases: "-o", desc: "PNG file for one image with its boxes"
+    method_option :threshold, type: :numeric, default: 0.5, desc: "minimum score"
+    method_option :labels, type: :array, desc: "only these labels; required by OWL-ViT and Grounding DINO"
+    method_option :output, aliases: "-o", desc: "PNG file; the image with its boxes"
     json_option
     device_option
     # Boxes around things.
@@ -179,14 +179,14 @@ module Candle
       Detect.new(options).call(files)
     end
 
-    desc "read FILE...", "Write the text of images of documents"
+    desc "read FILE...", "Read the text of document images"
     long_desc "Example: red-candle read page-1.png page-2.png --format markdown\x05\x05" \
               "Pages of a PDF: pdftoppm -r 150 -png file.pdf page"
     method_option :model, aliases: "-m", default: "microsoft/trocr-base-printed", desc: "the document reader"
-    method_option :format, enum: %w[text markdown], default: "text", desc: "markdown of models that write it"
-    method_option :task, desc: "what Florence-2 does: ocr, caption, detect, ..."
-    method_option :text, desc: "what the task is about"
-    method_option :prompt, desc: "what the text begins with, or what is asked"
+    method_option :format, enum: %w[text markdown], default: "text", desc: "markdown needs a model that supports it"
+    method_option :task, desc: "task of Florence-2: ocr, caption, detect, ..."
+    method_option :text, desc: "input text of the task"
+    method_option :prompt, desc: "start of the text, or the question"
     method_option :max_tokens, type: :numeric, desc: "maximum of new tokens"
     method_option :output, aliases: "-o", desc: "output file; results are appended"
     json_option
@@ -196,7 +196,7 @@ module Candle
       Read.new(options).call(files)
     end
 
-    desc "segment FILE...", "Find out what each part of an image shows"
+    desc "segment FILE...", "Label the parts of an image"
     long_desc "Example: red-candle segment street.jpg --output masks"
     method_option :model, aliases: "-m", default: "nvidia/segformer-b0-finetuned-ade-512-512", desc: "the segmenter"
     method_option :labels, type: :array, desc: "only parts with these labels"
@@ -208,7 +208,7 @@ module Candle
       Segment.new(options).call(files)
     end
 
-    desc "depth FILE...", "Estimate how far each pixel of an image is"
+    desc "depth FILE...", "Estimate the depth of each pixel of an image"
     long_desc "Example: red-candle depth street.jpg --output depths"
     method_option :model, aliases: "-m", default: "depth-anything/Depth-Anything-V2-Small-hf", desc: "the estimator"
     method_option :output, aliases: "-o", desc: "directory for depths as PNG files"
@@ -245,7 +245,7 @@ module Candle
       Batch.new(options, :ner).call(files)
     end
 
-    desc "search FILES --query TEXT", "Find passages in text files by meaning"
+    desc "search FILES --query TEXT", "Search text files by meaning"
     long_desc "Example: red-candle search docs --query 'how to install'\x05\x05" \
               "Vectors are kept in one file, and only what has changed since is embedded again."
     method_option :query, aliases: "-q", required: true, desc: "what to find"
@@ -357,11 +357,11 @@ module Candle
       Quantize.new(options).call(source)
     end
 
-    desc "imatrix SOURCE FILE", "Measure which columns of weights matter"
+    desc "imatrix SOURCE FILE", "Measure an importance matrix of a model"
     long_desc "Example: red-candle imatrix ./my-model text.txt --output my-model.imatrix.gguf\x05\x05" \
               "`red-candle quantize --imatrix` and llama.cpp's quantizer read the file."
     method_option :output, aliases: "-o", required: true, desc: "the GGUF file"
-    method_option :context, type: :numeric, default: ModuleInputs::CONTEXT, desc: "tokens that are read at a time"
+    method_option :context, type: :numeric, default: ModuleInputs::CONTEXT, desc: "tokens per forward pass"
     device_option
     json_option
     # An importance matrix.
@@ -381,7 +381,7 @@ module Candle
 
     desc "perplexity SOURCE FILE", "Measure how well a model predicts a text"
     long_desc "Example: red-candle perplexity my-model.gguf text.txt --against ./my-model"
-    method_option :against, desc: "another model with the same tokens, whose log probabilities are compared"
+    method_option :against, desc: "another model with the same vocabulary, to compare log probabilities with"
     device_option
     json_option
     # A perplexity.
@@ -428,7 +428,7 @@ module Candle
     long_desc "Example: red-candle models --prune\x05\x05" \
               "Each model with its kind and its size; with --supported, what checkpoints this release runs. " \
               "Pruning removes what no current revision uses, and broken downloads."
-    method_option :prune, type: :boolean, desc: "remove what no current revision uses"
+    method_option :prune, type: :boolean, desc: "remove files that no current revision uses"
     method_option :supported, type: :boolean, desc: "list the model types that this release runs instead"
     json_option
     # A list.

@@ -105,7 +105,8 @@ module Candle
           asked = Arguments.choice(asked, "similarity", SIMILARITIES)
           return asked.name unless dtype == "binary" && asked != :cosine
 
-          raise ArgumentError, "similarity: #{asked.inspect} needs dtype: :f32 or :int8, as bits are compared by bits"
+          raise ArgumentError,
+                "similarity: #{asked.inspect} needs dtype: :f32 or :int8; binary rows are compared by their bits"
         end
         dtype == "binary" || model.nil? ? "cosine" : model.similarity_function.name
       end
@@ -271,7 +272,7 @@ module Candle
     # @api private
     def prune(pruning)
       unless NilClass === pruning || Pruning === pruning
-        raise ArgumentError, "an index is pruned by a Pruning, not #{Arguments.shown(pruning)}"
+        raise ArgumentError, "pruning must be a Pruning, not #{Arguments.shown(pruning)}"
       end
 
       @pruning = pruning

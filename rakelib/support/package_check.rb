@@ -6,7 +6,7 @@ require "tmpdir"
 require_relative "build"
 
 module Tasks
-  # Proves that a precompiled gem works on a machine that has only Ruby.
+  # Checks that a precompiled gem works on a machine that has only Ruby.
   class PackageCheck
     SCRIPT = <<~RUBY
       require "candle"

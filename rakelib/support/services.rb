@@ -23,7 +23,7 @@ module Tasks
     # @param durable [Boolean] whether PostgreSQL waits for the disk, as it does in production
     # @yieldparam services [Services] while its servers run
     # @return [Object] what the block returns
-    # @raise [Missing] with the reason where they can't be had
+    # @raise [Missing] with the reason why they can't run here
     def self.run(durable: false)
       services = new
       services.start(durable)

@@ -9,7 +9,7 @@ module Tasks
   module Soundness
     # Unsafe code, and the readers of files on damaged ones. Valgrind runs AVX2, not AVX-512.
     MEMCHECK = %w[cpu:: quant:: nn:: runtime::allocator runtime::job runtime::switch fuzz_readers].freeze
-    # Stacks of 256 MB, which templates and grammars are read on, are no error.
+    # Templates and grammars are read on stacks of 256 MB: such an allocation is not an error.
     VALGRIND = "valgrind --quiet --error-exitcode=9 --max-stackframe=300000000"
     # What of the unsafe code miri can run: the allocator, the pools and jobs, the store of weights, packing, and the
     # kernels in their portable form. It knows no fork, no file maps and no instructions of AVX-512 and AMX; a million

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Models give their weights up when told to.
+# Models free their weights when closed.
 RSpec.describe "Closing a model" do
   calls = {
     Candle::EmbeddingModel => ["bert-sentence", ->(model) { model.embed("the quick fox") }],

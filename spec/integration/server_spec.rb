@@ -70,16 +70,16 @@ RSpec.describe "red-candle serve" do
               .transform_values { |model| TinyModels.path(model) }
 
     before(:all) do
-      @seeing = WebServer.new(["serve", *sources.map { |name, path| "#{name}=#{path}" }, "roomy=#{RoomyLLM.path}"], {})
+      @vlm = WebServer.new(["serve", *sources.map { |name, path| "#{name}=#{path}" }, "roomy=#{RoomyLLM.path}"], {})
     end
-    after(:all) { @seeing.stop }
+    after(:all) { @vlm.stop }
 
     %w[openai anthropic huggingface_hub ollama].each do |client|
       it "of Python: #{client}" do
         python, reason = Clients.python
         skip(reason) unless python
         output, status = Open3.capture2e({ "HF_HUB_OFFLINE" => nil, "NO_PROXY" => "127.0.0.1" }, python,
-                                         File.join(Clients::SCRIPTS, "check.py"), "#{client}_images", @seeing.base)
+                                         File.join(Clients::SCRIPTS, "check.py"), "#{client}_images", @vlm.base)
         expect(status).to be_success, output
       end
     end

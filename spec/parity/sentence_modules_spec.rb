@@ -55,7 +55,7 @@ RSpec.describe Candle::EmbeddingModel do
     model = load("words-lstm")
     expect(model.count_tokens("the fox, and Paris? no")).to eq(3)
     expect(model.embeddings("the fox").shape).to eq([1, 2, 10])
-    expect { load("bag-of-words").embeddings("fox") }.to raise_error(Candle::InvalidInputError, /states of tokens/)
+    expect { load("bag-of-words").embeddings("fox") }.to raise_error(Candle::InvalidInputError, /token states/)
   end
 
   describe "routes" do

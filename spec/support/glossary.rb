@@ -28,13 +28,14 @@ module Glossary
     /\b(giv(e|es|ing|en)|gave|tak(e|es|ing|en)|took) (the |its |their |his |up to )?(\w+ )?up\b(?! to)/ => "free, load",
     /(?<!there )\b(is|are) none\b(?! of)|\bcan('t|not) be had\b|\b(lack|lacks|lacking)\b/ =>
       "missing, unsupported, invalid",
-    /(?<!there )\b(is|are) no (?!longer\b|more\b|one\b|limit\b)\w/ => "unsupported, invalid, not a",
+    /(?<!there )\b(is|are) no (?!(longer|more|fewer|less|larger|better|slower|faster|one|limit|part|error)\b)\w/ =>
+      "unsupported, invalid, not a",
     /\b(held|hold|holds|holding) to\b|\bhold(s|ing)? (a|an|the|it|its) \w+( \w+)? to (a|an|the)\b/ =>
       "compared with, constrained to",
     /\ba device that was named\b/ => "an explicit device",
     /\bnever an address\b/ => "URLs are not fetched",
     /\b(loses|lose) (and doubles? )?nothing\b|\bdoubles nothing\b/ => "idempotent and resumable"
-  }.freeze
+  }.transform_keys { |pattern| Regexp.new(pattern.source, Regexp::IGNORECASE) }.freeze
 
   module_function
 
@@ -44,7 +45,7 @@ module Glossary
     text = text.gsub(/\s+/, " ")
     AVOIDED.flat_map do |pattern, instead|
       found = []
-      text.scan(Regexp.new(pattern.source, Regexp::IGNORECASE)) { found << Regexp.last_match }
+      text.scan(pattern) { found << Regexp.last_match }
       found.map { |match| "…#{around(match)}…: say #{instead}" }
     end
   end
@@ -53,6 +54,15 @@ module Glossary
   # @return [String] its prose, without code
   def prose(markdown)
     markdown.gsub(/^```.*?^```/m, "").gsub(/`[^`\n]*`/, "x")
+  end
+
+  # @param path [String] a file of Rust or Ruby
+  # @return [Array<String>] the comments in it without code and types, consecutive lines joined
+  def comments(path)
+    mark = path.end_with?(".rs") ? %r{(?:\A|\s)//[/!]?(?!/)(.*)} : /\A\s*#(.*)/
+    lines = File.foreach(path).map { |line| line[mark, 1] }
+    runs = lines.slice_when { |before, after| before.nil? || after.nil? }.map(&:compact).reject(&:empty?)
+    runs.map { |run| prose(run.map(&:strip).join("\n")).gsub(/\[[^\]]*\]/, "") }
   end
 
   def around(match)

@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "tmpdir"
 require "candle/cli"
 require_relative "../support/glossary"
 require_relative "../../rakelib/support/error_table"
@@ -25,7 +26,8 @@ RSpec.describe Glossary do
   it "leaves ordinary English alone" do
     ["There is no file at this path.", "nil when there is none", "There are no tools.", "It is no longer needed.",
      "The reader is ahead of it.",
-     "Take the first one.", "Lines are written on standard output.", "Weights take up to 2 GB.", "The team reads it.",
+     "A masked element is no part of the sum.", "The copy is no slower than the original.", "Take the first one.",
+     "Lines are written on standard output.", "Weights take up to 2 GB.", "The team reads it.",
      "The product of two matrices.", "This place is free.", "Draw a random number.", "Text is held in memory.",
      "It passes the text on.", "The name is guessed from the file.", "Hold the lock until it ends."].each do |sentence|
       expect(described_class.findings(sentence)).to be_empty, "#{sentence} #{described_class.findings(sentence)}"
@@ -43,13 +45,31 @@ RSpec.describe Glossary do
     expect(found.reject { |_, findings| findings.empty? }).to be_empty
   end
 
-  it "finds nothing in the comments of the Ruby code" do
-    found = Dir[File.join(root, "lib", "**", "*.rb")].to_h do |file|
-      comments = File.readlines(file).grep(/^\s*#/).map { |line| line.sub("#", "").gsub(/\[[^\]]*\]/, "") }
-      [file, described_class.findings(described_class.prose(comments.map(&:strip).join("\n")))]
+  it "reads the comments of a file, and nothing else of it" do
+    Dir.mktmpdir do |folder|
+      rust = File.join(folder, "a.rs")
+      File.write(rust, "//! Made of tiles\n//! of bytes.\nlet url = \"a://desk\"; // It gives\nlet a = 1;\n" \
+                       "/// `desk` [desk]\nfn desk() {}\n")
+      ruby = File.join(folder, "a.rb")
+      File.write(ruby, "desk = 1\n  # @return [Desk] one `desk`\nputs \"# desk\"\n# It guesses.\n")
+      expect(described_class.comments(rust)).to eq(["Made of tiles\nof bytes.\nIt gives", "x "])
+      expect(described_class.comments(ruby)).to eq(["@return  one x", "It guesses."])
     end
-    expect(found.size).to be > 100
-    expect(found.reject { |_, findings| findings.empty? }).to be_empty
+  end
+
+  {
+    "lib" => ["{lib,exe}/**/*.rb", 100], "the Rust crates" => ["ext/**/*.rs", 800],
+    "the tasks" => ["{Rakefile,rakelib/**/*.{rb,rake}}", 30], "the specs" => ["spec/**/*.rb", 100],
+    "the benches" => ["bench/**/*.{rb,rs}", 30], "the examples" => ["examples/**/*.rb", 5]
+  }.each do |name, (pattern, least)|
+    it "finds nothing in the comments of #{name}" do
+      files = Dir[File.join(root, pattern)].grep_v(%r{/target/|/fixtures/})
+      expect(files.size).to be >= least
+      found = files.to_h do |file|
+        [file, described_class.comments(file).flat_map { |text| described_class.findings(text) }]
+      end
+      expect(found.reject { |_, findings| findings.empty? }).to be_empty
+    end
   end
 
   it "finds nothing in the help of the command line" do

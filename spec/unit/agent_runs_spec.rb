@@ -86,12 +86,12 @@ RSpec.describe Candle::Agent do
       ScriptedRuns::Run.new(llm.tokenizer, llm.tokenizer.encode(text, add_special_tokens: false), ids.to_a, settings)
     end
     before = Thread.list.size
-    expect(helper.run("begin").response).to include("tools run each other more than 8 deep")
+    expect(helper.run("begin").response).to include("tools are nested more than 8 levels deep")
     expect(deepest).to eq(8)
     expect(Thread.list.size).to be <= before
     # One after the other in the calling thread too.
     helper = described_class.new(llm, tools: [again], max_iterations: 2, parallel: false, tool_timeout: nil)
-    expect(helper.run("begin").response).to include("more than 8 deep")
+    expect(helper.run("begin").response).to include("more than 8 levels deep")
     expect(helper.run("begin").response).to include("more than 8 deep")
   end
 
@@ -108,7 +108,7 @@ RSpec.describe Candle::Agent do
     expect(results.map(&:response)).to eq(names)
     expect(results.map { |result| result.messages.size }).to all(eq(3))
     expect { one.run("x") { |event| one.resume if event.type == :tool_call } }
-      .to raise_error(Candle::InvalidInputError, /is working/)
+      .to raise_error(Candle::InvalidInputError, /is running/)
     expect(one.run("again").response).to eq("again")
   end
 
@@ -175,7 +175,7 @@ RSpec.describe Candle::Agent do
     expect(cut.state.pending.size).to eq(1)
     script(llm, "Noon.")
     expect(described_class.from_h(cut.to_h, llm, tools: [clock]).resume.response).to eq("Noon.")
-    expect { described_class.new(llm, tools: [clock]).resume }.to raise_error(Candle::InvalidInputError, /not begun/)
+    expect { described_class.new(llm, tools: [clock]).resume }.to raise_error(Candle::InvalidInputError, /not started/)
     expect { described_class.from_h({}, llm, tools: [clock]) }.to raise_error(ArgumentError, /with messages/)
     expect(described_class.new(llm, tools: [clock]).to_h).to be_nil
   end

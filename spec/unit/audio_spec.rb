@@ -97,7 +97,7 @@ RSpec.describe Candle::Audio do
     expect { described_class.open([0.0, nil], sample_rate: 1) }.to raise_error(Candle::InvalidInputError, /\[1\]/)
     expect { described_class.open([Float::NAN], sample_rate: 1) }.to raise_error(Candle::InvalidInputError, /NaN/)
     expect { described_class.open("https://example.org/a.mp3") }
-      .to raise_error(Candle::InvalidInputError, /an address, which is not fetched/)
+      .to raise_error(Candle::InvalidInputError, /is a URL. URLs are not fetched/)
     expect { described_class.open(3) }.to raise_error(Candle::InvalidInputError, /not a Integer|not an Integer/)
     expect { file("slow.wav").resample(0) }.to raise_error(ArgumentError, /rate/)
     expect { file("slow.wav").samples(as: :pcm) }.to raise_error(ArgumentError, /:tensor/)

@@ -115,7 +115,7 @@ RSpec.describe Candle::ImageSegmenter do
       box = { xmin: 5, ymin: 4, xmax: 50, ymax: 40 }
       expect(prompted.segment(photo, boxes: [box]).map { |one| one[:score] })
         .to eq(prompted.segment(photo, boxes: [box.values]).map { |one| one[:score] })
-      expect { prompted.segment(photo) }.to raise_error(ArgumentError, /give one of them/)
+      expect { prompted.segment(photo) }.to raise_error(ArgumentError, /needs points: or boxes:/)
       expect { prompted.segment([photo], points: [[1, 2]]) }.to raise_error(ArgumentError, /of one image/)
       expect { prompted.segment(photo, points: [[1]]) }.to raise_error(ArgumentError, /a point must be/)
       expect { prompted.segment(photo, points: [[1, Float::NAN]]) }.to raise_error(ArgumentError, /a point must be/)

@@ -27,7 +27,7 @@ RSpec.describe Candle::Image do
   it "fetches nothing" do
     ["https://example.org/a.png", "HTTP://example.org/a.png", "file:///etc/passwd", "data:image/png;base64,AA"]
       .each do |address|
-        expect { described_class.open(address) }.to raise_error(Candle::InvalidInputError, /an address, which is not/)
+        expect { described_class.open(address) }.to raise_error(Candle::InvalidInputError, /is a URL. URLs are not/)
       end
   end
 

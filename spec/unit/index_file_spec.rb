@@ -84,7 +84,7 @@ RSpec.describe Candle::Index do
   end
 
   describe "while another thread saves" do
-    # Mending the links around many deleted vectors takes a while.
+    # Repairing the links around many deleted vectors takes a while.
     let(:slow) do
       random = Random.new(1)
       vectors = (0...6144).map { |id| [id, Array.new(8) { random.rand(-1.0..1.0) }.pack("e*")] }

@@ -93,7 +93,10 @@ RSpec.describe Candle::Index do
     end
 
     it "are for bits alone" do
-      expect { described_class.new(dimension: 4, rescore: :int8) }.to raise_error(Candle::InvalidInputError, /bits are/)
+      expect do
+        described_class.new(dimension: 4,
+                            rescore: :int8)
+      end.to raise_error(Candle::InvalidInputError, /rescoring is for binary rows/)
       expect { described_class.new(dimension: 4, dtype: :binary, rescore: :binary) }.to raise_error(ArgumentError)
     end
   end

@@ -48,6 +48,6 @@ RSpec.describe Candle::ModelKind do
     expect(described_class.class_for("ner")).to be(Candle::NER)
     expect(described_class.of_model(ServedModels.models["reranker"])).to eq(:reranker)
     expect { described_class.class_for(:poet) }.to raise_error(ArgumentError, /unknown kind of model "poet"; known are/)
-    expect { described_class.of_model(7) }.to raise_error(ArgumentError, /a model or the source of one/)
+    expect { described_class.of_model(7) }.to raise_error(ArgumentError, /a model or its source/)
   end
 end

@@ -55,7 +55,9 @@ RSpec.describe Candle::ObjectDetector do
     end
     expect(open.labels).to eq([])
     expect(open.warm_up).to be(open)
-    expect { open.detect(File.join(images, "photo.png")) }.to raise_error(ArgumentError, /finds what labels: names/)
+    expect do
+      open.detect(File.join(images, "photo.png"))
+    end.to raise_error(ArgumentError, /needs labels: with at least one label/)
     expect { open.detect(File.join(images, "photo.png"), labels: []) }.to raise_error(Candle::InvalidInputError)
   end
 

@@ -65,7 +65,7 @@ RSpec.describe Candle::TextSplitter do
     expect(splitter.size).to eq(model.max_length - model.tokenizer.encode("").size)
     expect(splitter.inspect).to eq("#<Candle::TextSplitter text #{splitter.size} tokens, overlap 0>")
     expect(splitter.split("")).to eq([])
-    expect { described_class.new }.to raise_error(ArgumentError, /size must be given/)
+    expect { described_class.new }.to raise_error(ArgumentError, /size is required/)
     expect { described_class.new(size: 5, overlap: 5) }
       .to raise_error(ArgumentError, /overlap must be an Integer from 0/)
     expect { described_class.new(size: 5, format: :poem) }.to raise_error(ArgumentError, /format must be one of :text/)

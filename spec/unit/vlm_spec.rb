@@ -123,19 +123,19 @@ RSpec.describe Candle::VLM do
      gemma3-pieces].each do |name|
     it "lets #{name} see what transformers lets it see" do
       source = TinyModels.path(name)
-      seeing = described_class.from_pretrained(source, device: "cpu")
+      vlm = described_class.from_pretrained(source, device: "cpu")
       llm = Candle::LLM.from_pretrained(source, device: "cpu")
       greedy = Candle::GenerationConfig.deterministic(max_length: 8)
       TinyModels.record(name)["asked"].each do |question|
-        completion = seeing.complete(messages(question), max_length: 8)
+        completion = vlm.complete(messages(question), max_length: 8)
         expect(completion.token_ids).to eq(question["tokens"])
         expect(completion.usage.prompt_tokens).to eq(question["ids"].size)
         expect(llm.chat(messages(question), config: greedy)).to eq(completion.text)
       end
-      again = seeing.complete(messages(TinyModels.record(name)["asked"][0]), max_length: 8)
+      again = vlm.complete(messages(TinyModels.record(name)["asked"][0]), max_length: 8)
       expect(again.token_ids).to eq(TinyModels.record(name)["asked"][0]["tokens"])
       expect(again.usage.cached_tokens).to eq(again.usage.prompt_tokens - 1)
-      expect(seeing.looks).to eq(3)
+      expect(vlm.looks).to eq(3)
       expect(Candle::ModelKind.of(source)).to eq(:vlm)
     end
   end
@@ -147,10 +147,10 @@ RSpec.describe Candle::VLM do
 
     %w[llava llava-next smolvlm qwen2-vl qwen2.5-vl gemma3-vision].each do |name|
       it "lets #{name} see what its checkpoint sees" do
-        seeing = described_class.from_pretrained(gguf(name), device: "cpu")
+        vlm = described_class.from_pretrained(gguf(name), device: "cpu")
         expect(Candle::ModelKind.of(gguf(name))).to eq(:vlm)
         TinyModels.record(name)["asked"].each do |question|
-          expect(seeing.complete(messages(question), max_length: 8).token_ids).to eq(question["tokens"])
+          expect(vlm.complete(messages(question), max_length: 8).token_ids).to eq(question["tokens"])
         end
       end
     end
@@ -162,8 +162,8 @@ RSpec.describe Candle::VLM do
       tower = gguf("smolvlm", "mmproj-f32.gguf")
       [[text, {}], [gguf("smolvlm"), { gguf_file: "model.gguf", mmproj_file: "mmproj-f32.gguf" }],
        [text, { mmproj_file: Pathname(tower) }]].each do |source, options|
-        seeing = described_class.from_pretrained(source, device: "cpu", **options)
-        expect(seeing.complete(messages(question), max_length: 8).token_ids).to eq(wanted)
+        vlm = described_class.from_pretrained(source, device: "cpu", **options)
+        expect(vlm.complete(messages(question), max_length: 8).token_ids).to eq(wanted)
       end
       llm = Candle::LLM.from_pretrained(gguf("smolvlm"), device: "cpu")
       expect(llm.complete(messages(question), config: Candle::GenerationConfig.deterministic(max_length: 8)).token_ids)
@@ -179,16 +179,16 @@ RSpec.describe Candle::VLM do
     end
 
     it "answers with a quantized decoder and a tower of 16 bits" do
-      seeing = described_class.from_pretrained(gguf("quantized"), device: "cpu")
-      expect(seeing.llm.model_info[:kernels]["linear"]).to include("q8_0")
-      expect(seeing.describe(photo, max_length: 4)).to be_a(String)
+      vlm = described_class.from_pretrained(gguf("quantized"), device: "cpu")
+      expect(vlm.llm.model_info[:kernels]["linear"]).to include("q8_0")
+      expect(vlm.describe(photo, max_length: 4)).to be_a(String)
     end
 
     it "writes images into the text for a template that knows none" do
-      seeing = described_class.from_pretrained(gguf("llava"), device: "cpu")
+      vlm = described_class.from_pretrained(gguf("llava"), device: "cpu")
       blind = "{% for m in messages %}{{ m.role | upper }}: {{ m.content }} {% endfor %}ASSISTANT:"
       asked.each do |question|
-        completion = seeing.complete(messages(question), max_length: 8, chat_template: blind)
+        completion = vlm.complete(messages(question), max_length: 8, chat_template: blind)
         expect(completion.token_ids).to eq(question["tokens"])
       end
     end
@@ -211,9 +211,9 @@ RSpec.describe Candle::VLM do
 
   it "lets several read together what each reads alone" do
     %w[qwen2.5-vl gemma3-vision].each do |name|
-      seeing = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
+      vlm = described_class.from_pretrained(TinyModels.path(name), device: "cpu")
       questions = TinyModels.record(name)["asked"] * 3
-      answers = questions.map { |question| Thread.new { seeing.complete(messages(question), max_length: 8) } }
+      answers = questions.map { |question| Thread.new { vlm.complete(messages(question), max_length: 8) } }
       expect(answers.map { |thread| thread.value.token_ids }).to eq(questions.map { |question| question["tokens"] })
     end
   end

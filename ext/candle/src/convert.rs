@@ -47,7 +47,7 @@ pub fn dtype(ruby: &Ruby, value: Value) -> Result<DType, Error> {
     match element_type(ruby, value)? {
         ElementType::Tensor(dtype) => Ok(dtype),
         ElementType::Int8 => Err(error::raised(ruby)(engine::Error::InvalidInput(
-            "int8 is what an encoder computes in, not what a tensor holds: use u8 or i16".into(),
+            "int8 is a dtype of encoders, not of tensors: use u8 or i16".into(),
         ))),
     }
 }

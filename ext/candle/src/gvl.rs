@@ -2,7 +2,7 @@
 //!
 //! Work that leaves is cancellable: when Ruby wants the thread back (`Thread#kill`,
 //! `Thread#raise`, `Timeout`, a signal), the unblock function trips the token, the engine returns
-//! `Interrupted`, and Ruby's pending interrupt is taken up. A signal whose handler raises nothing
+//! `Interrupted`, and Ruby's pending interrupt is raised. A signal whose handler raises nothing
 //! must not cost the caller its result, so the work is then called again.
 
 use std::any::Any;
@@ -162,7 +162,7 @@ fn panicked(ruby: &Ruby, payload: Box<dyn Any + Send>) -> Error {
     error::to_ruby(
         ruby,
         EngineError::Internal(format!(
-            "red-candle met a bug of its own: {message} (at {place}). Please report it"
+            "internal error in red-candle: {message} (at {place}). Please report it"
         )),
     )
 }

@@ -129,7 +129,7 @@ impl<T: Described> Slot<T> {
         loaded.is_none()
     }
 
-    /// Gives the weights up, off the GVL since there may be gigabytes of them.
+    /// Frees the weights, off the GVL since there may be gigabytes of them.
     pub fn close(&self, ruby: &Ruby) -> Result<(), Error> {
         let taken = self.loaded.lock().unwrap_or_else(|e| e.into_inner()).take();
         let Some(Loaded { model, memory }) = taken else {
@@ -203,7 +203,10 @@ impl<T> Underway<T> {
     pub fn get(&self, ruby: &Ruby) -> Result<Arc<T>, Error> {
         let run = self.0.lock().unwrap_or_else(|e| e.into_inner()).clone();
         run.ok_or_else(|| {
-            error::to_ruby(ruby, EngineError::Generation("this run is over".to_owned()))
+            error::to_ruby(
+                ruby,
+                EngineError::Generation("this generation has ended".to_owned()),
+            )
         })
     }
 

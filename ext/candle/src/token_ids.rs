@@ -33,8 +33,8 @@ pub fn of_prompt(
     let special = add_special_tokens.unwrap_or(true);
     let encoding = tokenizer.encode(text, special, Detail::Ids, cancel)?;
     let mut ids = encoding.get_ids().to_vec();
-    let beginning = tokenizer.special_tokens().id("bos_token");
-    let doubled = beginning.is_some_and(|id| ids.starts_with(&[id, id]));
+    let start = tokenizer.special_tokens().id("bos_token");
+    let doubled = start.is_some_and(|id| ids.starts_with(&[id, id]));
     if add_special_tokens.is_none() && doubled {
         ids.remove(0);
     }

@@ -6,7 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Mutex, Once, PoisonError};
 
 /// One run of a target. libFuzzer's crate ends the process where anything panics; what the engine catches, as it does
-/// around the crates that it reads tokenizers and grammars with, is no finding.
+/// around the crates that it reads tokenizers and grammars with, is not a finding.
 pub fn fuzz(reader: &str, bytes: &[u8]) {
     static HOOK: Once = Once::new();
     static LAST: Mutex<String> = Mutex::new(String::new());

@@ -296,7 +296,7 @@ fn index(bytes: &[u8]) -> Result<()> {
             index.contains(&id);
             index.delete(&id)?;
         }
-        // What a graph says is walked, grown and mended.
+        // The graph is searched, grown and repaired.
         if let Some((links, _)) = index.graph() {
             index.start_graph(links)?;
             if let Some(block) = index.build_graph(4, &cancel)? {

@@ -1,5 +1,5 @@
-//! Whether products of f32 may be computed by tiles of bytes, where the CPU has them: several times as
-//! fast, on integers of 24 bits. `CANDLE_F32=exact` asks for f32 itself.
+//! Whether products of f32 may be computed by int8 tiles (24-bit fixed point), where the CPU has them: several
+//! times as fast. `CANDLE_F32=exact` asks for f32 itself.
 
 use base::runtime::switch::Switch;
 

@@ -9,8 +9,8 @@ module Candle
       # Texts that are computed together.
       SLICE = 64
       # Models of images that do the same as a kind of models of texts.
-      SEEING = { embedding: %i[clip image_embedding], classifier: %i[clip image_classifier], ner: [] }.freeze
-      private_constant :SLICE, :SEEING
+      IMAGE_KINDS = { embedding: %i[clip image_embedding], classifier: %i[clip image_classifier], ner: [] }.freeze
+      private_constant :SLICE, :IMAGE_KINDS
 
       # @param options [Hash]
       # @param task [Symbol] the kind of model of texts
@@ -24,9 +24,9 @@ module Candle
       def call(files)
         check_format
         Records.check(files)
-        @kind = kind_of(options[:model], @task, *SEEING.fetch(@task))
+        @kind = kind_of(options[:model], @task, *IMAGE_KINDS.fetch(@task))
         @model = load_model(@kind, options[:model])
-        records = Records.new(files, field: options[:field], images: seeing?)
+        records = Records.new(files, field: options[:field], images: images?)
         writer = Writer.new(options[:output], format: options[:format], record_bytes: record_bytes)
         Terminal.note("#{writer.done} are done already") if writer.done.positive?
         work(records.lazy.drop(writer.done), writer, files)
@@ -47,12 +47,12 @@ module Candle
         (options[:dimensions] || @model.dimension) * 4 if options[:format] == "packed"
       end
 
-      def seeing?
+      def images?
         @kind != @task
       end
 
       def work(records, writer, files)
-        total = options[:output] && files.any? ? Records.new(files, images: seeing?).count : nil
+        total = options[:output] && files.any? ? Records.new(files, images: images?).count : nil
         progress = Progress.for(true)
         records.each_slice(SLICE) do |slice|
           slice.zip(results(slice)) { |given, result| writer.write(given, result) }
@@ -73,12 +73,12 @@ module Candle
       def vectors(slice)
         form = options[:format] == "packed" ? :packed : :array
         given = { dimensions: options[:dimensions], prompt_name: options[:prompt_name] }.compact
-        refuse(given.keys) if seeing?
-        found = seeing? ? seen(slice, form) : @model.embed(slice, as: form, **given)
+        refuse(given.keys) if images?
+        found = images? ? image_results(slice, form) : @model.embed(slice, as: form, **given)
         form == :packed ? found : found.map { |vector| { embedding: vector } }
       end
 
-      def seen(slice, form)
+      def image_results(slice, form)
         return @model.embed(images_of(slice), as: form) if @kind == :image_embedding
 
         texts, images = slice.partition { |given| given.is_a?(String) }
@@ -97,7 +97,7 @@ module Candle
       end
 
       def clip_labels(images)
-        raise ArgumentError, "say which labels an image may have, as in --labels dog flower" unless options[:labels]
+        raise ArgumentError, "CLIP needs --labels, as in --labels dog flower" unless options[:labels]
 
         found = @model.classify_image(images, options[:labels])
         options[:top] ? found.map { |list| list.first(options[:top]) } : found

@@ -48,7 +48,7 @@ module Candle
         when :reranker then model.score(texts.first, texts)
         when :classifier then model.classify(texts)
         when :ner then model.extract_entities(texts)
-        else raise ArgumentError, "bench measures language models and encoders, and this is of the kind #{kind}"
+        else raise ArgumentError, "bench supports language models and encoders, not the kind #{kind}"
         end
       end
 

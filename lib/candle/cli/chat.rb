@@ -12,10 +12,10 @@ module Candle
     class Chat < Verb
       include GenerationOptions
 
-      HELP = "/system TEXT gives instructions, /reset starts anew, /save FILE keeps the conversation, /quit ends."
-      SEEING_HELP = "The paths of images in what you say are looked at."
+      HELP = "/system TEXT sets instructions, /reset clears the conversation, /save FILE saves it, /quit ends."
+      IMAGE_HELP = "Paths of images in your messages are loaded."
       HISTORY = 1000
-      private_constant :HELP, :SEEING_HELP, :HISTORY
+      private_constant :HELP, :IMAGE_HELP, :HISTORY
 
       # @param source [String]
       # @return [void]
@@ -25,7 +25,7 @@ module Candle
         @system = options[:system]
         start
         Terminal.note(HELP)
-        Terminal.note(SEEING_HELP) if @kind == :vlm
+        Terminal.note(IMAGE_HELP) if @kind == :vlm
         with_history { talk }
       end
 

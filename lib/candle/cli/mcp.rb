@@ -35,7 +35,7 @@ module Candle
           raise ArgumentError, "mcp needs a model, as in: red-candle mcp --embed SOURCE"
         end
         if options[:index] && !options[:embed]
-          raise ArgumentError, "--index needs --embed, the model whose vectors it has"
+          raise ArgumentError, "--index needs --embed with the model that built the index"
         end
         raise ArgumentError, "--texts needs --index" if options[:texts] && !options[:index]
 

@@ -33,10 +33,10 @@ module Candle
 
       def check_options
         raise ArgumentError, "--image needs a vision-language model" if options[:image] && @kind != :vlm
-        raise ArgumentError, "--raw has no place for images" if options[:image] && options[:raw]
+        raise ArgumentError, "--raw does not support images" if options[:image] && options[:raw]
         return if @kind == :seq2seq || task.empty?
 
-        raise ArgumentError, "--#{task.keys.first} is for models that read one text and write another"
+        raise ArgumentError, "--#{task.keys.first} is for seq2seq models"
       end
 
       def task

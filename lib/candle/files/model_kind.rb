@@ -95,7 +95,7 @@ module Candle
       # @raise [ArgumentError] for what isn't a model
       def of_model(model)
         found = CLASSES.find { |_, name| Candle.const_defined?(name) && model.is_a?(Candle.const_get(name)) }
-        found&.first || raise(ArgumentError, "a model or the source of one is wanted, not #{Arguments.shown(model)}")
+        found&.first || raise(ArgumentError, "expected a model or its source, not #{Arguments.shown(model)}")
       end
 
       # @param kind [Symbol, String]

@@ -129,8 +129,8 @@ module Candle
     # where nothing lets the answer go on meanwhile.
     def in_turn
       if @turn.owned? || (@turn.locked? && @answering == Thread.current && Fiber.current_scheduler.nil?)
-        raise InvalidInputError, "this session is still answering: say and rollback come after the answer's block, " \
-                                 "or belong to another session"
+        raise InvalidInputError, "this session is still answering: call say and rollback after the answer, " \
+                                 "or use another session"
       end
 
       @turn.synchronize do

@@ -112,7 +112,7 @@ module Candle
     def translation(from, to)
       return pair(from, to) if languages.empty? && !pairs.empty?
       return marian_task(to) if languages.empty?
-      raise InvalidInputError, "say which language to translate to, as in to: #{languages.first.inspect}" if to.nil?
+      raise InvalidInputError, "to: needs a language to translate to, such as #{languages.first.inspect}" if to.nil?
 
       {}
     end
@@ -120,7 +120,8 @@ module Candle
     # Marian: the target language of models with several is a token before the text.
     def marian_task(to)
       unless model_info[:family] == "marian"
-        raise InvalidInputError, "#{model_id} knows no languages: its configuration has no task of translating"
+        raise InvalidInputError,
+              "#{model_id} has no languages to choose from: its configuration has no translation task"
       end
 
       known = marian_languages
@@ -136,7 +137,7 @@ module Candle
     end
 
     def unknown_language(code, known)
-      "this model knows no language #{code.inspect}; it has #{known.first(12).join(", ")}"
+      "unknown language #{code.inspect}; this model has #{known.first(12).join(", ")}"
     end
 
     # T5's pairs of languages, with what the configuration says of each.

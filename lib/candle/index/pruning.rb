@@ -44,7 +44,8 @@ module Candle
         found = new(dimension, values.slice(*USUAL.keys)) if sound && values[:bits] <= 12
         return found if found&.size == size
 
-        raise CorruptModelError, "the index has vectors of #{size} numbers, and its pruning makes others. Build it anew"
+        raise CorruptModelError,
+              "the index has vectors of #{size} numbers, which its pruning does not make. Build it again"
       end
 
       def initialize(dimension, values)

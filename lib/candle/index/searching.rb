@@ -166,12 +166,15 @@ module Candle
     def text_of(query)
       return TextInput.utf8(query.item, "query") if TextInput.text?(query.item)
 
-      raise InvalidInputError, "words are searched by a text, not by a vector: use mode: :dense"
+      raise InvalidInputError, "BM25 needs a text, not a vector: use mode: :dense"
     end
 
     # What a block lets pass of all that is found; a search by words sorts everything anyway.
     def listed(query, what)
-      raise InvalidInputError, "this index has no #{what}: make it with a model, or without dimension" unless @documents
+      unless @documents
+        raise InvalidInputError,
+              "this index has no #{what}: create it with a model, or without dimension"
+      end
 
       @monitor.synchronize do
         found = yield(query.passes ? @documents.size : query.most)
@@ -232,7 +235,7 @@ module Candle
       end
 
       texts = @monitor.synchronize { found.map { |key, _| @documents && @documents[key]&.text } }
-      raise InvalidInputError, "texts are reranked, and this index holds vectors alone" if texts.any?(&:nil?)
+      raise InvalidInputError, "rerank: needs texts, and this index has vectors only" if texts.any?(&:nil?)
       return [] if texts.empty?
 
       model.rerank(TextInput.utf8(query, "query"), texts).map { |hit| [found[hit[:doc_id]].first, hit[:score]] }

@@ -54,9 +54,9 @@ module Candle
         messages = value.is_a?(Array) ? value : [value]
         return messages if messages.all? { |message| message?(message) }
 
-        raise MCPError, "#{server} sent what is not a message of JSON-RPC 2.0: #{start(text)}"
+        raise MCPError, "#{server} sent an invalid JSON-RPC 2.0 message: #{start(text)}"
       rescue JSON::ParserError
-        raise MCPError, "#{server} sent what is not JSON: #{start(text)}"
+        raise MCPError, "#{server} sent invalid JSON: #{start(text)}"
       end
 
       # @param message [Object]

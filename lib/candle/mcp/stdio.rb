@@ -184,7 +184,7 @@ module Candle
       def enqueue(line)
         raise MCPError, "#{name} belongs to the process that started it: open one after a fork" unless mine?
         raise MCPError, @failure if @failure
-        raise MCPError, "#{name} does not read what it is sent" if @outgoing.bytesize > @limit
+        raise MCPError, "#{name} does not read its input" if @outgoing.bytesize > @limit
 
         @outgoing << line
         poke

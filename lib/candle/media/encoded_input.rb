@@ -18,7 +18,7 @@ module Candle
     # @return [Array(Symbol, String)] `:bytes` or `:file`, and which
     def bytes_or_file(string, name)
       return [:bytes, string] if _encoded(string) || string.b.include?("\0") || string.empty?
-      raise InvalidInputError, "#{name} is an address, which is not fetched: fetch it, and give its bytes" if
+      raise InvalidInputError, "#{name} is a URL. URLs are not fetched: download it, and pass its bytes" if
         string.b.match?(ADDRESS)
 
       [:file, TextInput.utf8(string, name)]

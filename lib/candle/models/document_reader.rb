@@ -127,7 +127,7 @@ module Candle
       def of(model)
         return new(model) if ImageToText === model || VLM === model
 
-        raise ArgumentError, "a Candle::VLM is wanted, not #{Arguments.shown(model)}"
+        raise ArgumentError, "expected a Candle::VLM, not #{Arguments.shown(model)}"
       end
 
       private
@@ -242,7 +242,7 @@ module Candle
     def refuse_task(task, text)
       return if NilClass === task && NilClass === text
 
-      raise ArgumentError, "task and text are for Florence-2: #{File.basename(model_id)} reads text alone"
+      raise ArgumentError, "task and text are for Florence-2: #{File.basename(model_id)} only reads text"
     end
 
     def written(images, prompt, lengths)
@@ -251,7 +251,7 @@ module Candle
 
     def by_task(images, task, text, prompt, lengths)
       task = FlorenceTasks.named(task || :ocr)
-      raise ArgumentError, "prompt is said by the task: leave it out, or use text" if prompt
+      raise ArgumentError, "the task sets the prompt: leave prompt out, or use text" if prompt
 
       asked = FlorenceTasks.prompt(task, text && TextInput.utf8(text, "text"))
       @model.read(images, prompt: asked, **lengths).map do |_, ids, _, size|

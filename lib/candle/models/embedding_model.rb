@@ -92,7 +92,7 @@ module Candle
         file = model.model_info[:files].find { |path| path.end_with?(".gguf") } or return
         advice = ModelKind.advice(file, self) or return
         model.close
-        raise UnsupportedModelError, "#{advice}. To embed texts with it all the same, say how to pool the states of " \
+        raise UnsupportedModelError, "#{advice}. To embed texts with it anyway, say how to pool the states of " \
                                      "its tokens, as in pooling: :mean"
       end
     end

@@ -114,7 +114,7 @@ module Candle
       points = listed(points, "points").map { |point| point_of(point) }
       boxes = listed(boxes, "boxes").map { |box| corners_of(box) }
       none = points.empty? && boxes.empty?
-      raise ArgumentError, "this segmenter finds what points: and boxes: show; give one of them" if none
+      raise ArgumentError, "this segmenter needs points: or boxes:" if none
       raise ArgumentError, "points go with one box, not with #{boxes.size}" if points.any? && boxes.size > 1
 
       boxes.empty? ? [[points, nil]] : boxes.map { |corners| [points, corners] }

@@ -260,7 +260,7 @@ module Candle
     # @return [Completion]
     def complete(prompt_or_messages, config: GenerationConfig.balanced, reset_cache: true, **overrides, &block)
       overrides = { config: config, reset_cache: reset_cache, **overrides }
-      return seeing.complete(prompt_or_messages, **overrides, &block) if Messages.images?(prompt_or_messages)
+      return vlm.complete(prompt_or_messages, **overrides, &block) if Messages.images?(prompt_or_messages)
 
       run(begin_run(prompt_or_messages, **overrides), &block)
     end
@@ -278,9 +278,7 @@ module Candle
     # @return [Integer] how many tokens {#complete} or {#chat_with_tools} would read
     def count_tokens(prompt_or_messages, tools: [], tool_choice: :auto, chat_template: nil, add_special_tokens: nil,
                      reasoning: :auto)
-      if Messages.images?(prompt_or_messages)
-        return seeing.count_tokens(prompt_or_messages, chat_template: chat_template)
-      end
+      return vlm.count_tokens(prompt_or_messages, chat_template: chat_template) if Messages.images?(prompt_or_messages)
 
       shown = {}
       chat_template = with_template({ chat_template: chat_template })[:chat_template]
@@ -529,9 +527,9 @@ module Candle
       model_info[:family].sub(/[\d._]+\z/, "").capitalize
     end
 
-    # The model with its eyes, for conversations with images in them.
-    def seeing
-      looked_up(:seeing) { VLM.of(self) }
+    # The vision-language model of these weights, for conversations with images.
+    def vlm
+      looked_up(:vlm) { VLM.of(self) }
     end
 
     def smoke_test

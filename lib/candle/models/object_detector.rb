@@ -48,7 +48,7 @@ module Candle
     # @return [Array<String>, nil] what is to be found, where the model has no labels of its own
     def named_labels(labels)
       return unless takes_labels?
-      raise ArgumentError, "this detector finds what labels: names; give at least one label" if NilClass === labels
+      raise ArgumentError, "this detector needs labels: with at least one label" if NilClass === labels
 
       Arguments.labels(labels)
     end

@@ -117,7 +117,7 @@ module Candle
     # @raise [ArgumentError] for a block with several texts
     def complete(input, config: nil, task: nil, from: nil, to: nil, **overrides, &block)
       texts, single = Arguments.texts(input)
-      raise ArgumentError, "a block takes the pieces of a single text" if block && !single
+      raise ArgumentError, "a block streams a single text: pass one text, or no block" if block && !single
 
       found = if task
                 completions_by_task(texts, task: task, config: config, from: from, to: to, **overrides, &block)

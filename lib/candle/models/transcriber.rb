@@ -107,7 +107,10 @@ module Candle
     def transcribe(audio, language: nil, task: :transcribe, timestamps: :segment, sample_rate: nil, vad: nil,
                    progress: false, **options, &block)
       audios, single = Audio.inputs(audio, sample_rate: sample_rate)
-      raise ArgumentError, "a block takes the segments of a single audio" if block && !single
+      if block && !single
+        raise ArgumentError,
+              "a block streams the segments of a single audio: pass one audio, or no block"
+      end
 
       settings = settings(language, task, timestamps, options).merge(progress: Progress.for(progress))
       results = vad ? run_spoken(audios, vad, settings, &block) : run(audios, settings, &block)

@@ -107,7 +107,7 @@ module Candle
 
     def one(audio, sample_rate)
       audios, single = Audio.inputs(audio, sample_rate: sample_rate)
-      raise InvalidInputError, "one audio is wanted, not a list of #{audios.size}" unless single
+      raise InvalidInputError, "expected one audio, not a list of #{audios.size}" unless single
 
       audios.first
     end

@@ -38,7 +38,7 @@ module Candle
       @groups = []
       @tasks = [*structures(parts[:structures]), *entities(parts[:entities], parts[:entity_attributes]),
                 *relations(parts[:relations]), *classifications(parts[:classifications])]
-      raise InvalidInputError, "the schema asks for nothing: name entities, structures, ..." if @tasks.empty?
+      raise InvalidInputError, "the schema is empty: name entities, structures, ..." if @tasks.empty?
 
       @prefix = @tasks.select { |task| task.kind == :structure }.flat_map { |task| choices_of(task) }
     end
@@ -191,7 +191,7 @@ module Candle
     end
 
     def check_attributes(labels, taken)
-      raise ArgumentError, "entity_attributes: a label stands in two groups" if labels.uniq.size < labels.size
+      raise ArgumentError, "entity_attributes: a label is in two groups" if labels.uniq.size < labels.size
       return if taken.empty?
 
       raise ArgumentError, "entity_attributes: #{taken.first.inspect} is an entity: use qualify_labels: true"
@@ -307,7 +307,7 @@ module Candle
 
       pairs = Hash === value ? value.to_a : Arguments.labels(value).map { |name| [name, nil] }
       pairs = pairs.map { |name, spec| [nonempty(name, what), spec] }
-      raise ArgumentError, "#{what}: a name stands twice" if pairs.uniq(&:first).size < pairs.size
+      raise ArgumentError, "#{what}: a name is given twice" if pairs.uniq(&:first).size < pairs.size
 
       pairs
     end
@@ -321,7 +321,7 @@ module Candle
       twice = list.group_by(&:name).values.find { |same| same.size > 1 }
       return list unless twice
 
-      raise ArgumentError, "the #{what} #{twice.first.name.inspect} stands twice"
+      raise ArgumentError, "the #{what} #{twice.first.name.inspect} is given twice"
     end
 
     # @return [Hash{Symbol => Object}]

@@ -20,7 +20,7 @@ module Candle
       else
         return wanted.method(:call).to_proc if Arguments.answers?(wanted, :call)
 
-        raise ArgumentError, "progress must be true, false or what answers call(done, total), " \
+        raise ArgumentError, "progress must be true, false or respond to call(done, total), " \
                              "not #{Arguments.shown(wanted)}"
       end
     end

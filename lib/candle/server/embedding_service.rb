@@ -36,7 +36,7 @@ module Candle
 
       # @return [Proc] gives vectors, and how many tokens were read
       def work(request, entry)
-        return seen(request, entry) if EmbeddingInputs::KINDS.include?(entry.kind)
+        return texts_and_images(request, entry) if EmbeddingInputs::KINDS.include?(entry.kind)
 
         refuse(request, entry, "images")
         texts = texts(request.field("texts", Array), "texts").first
@@ -57,7 +57,7 @@ module Candle
       end
 
       # Texts first, then images.
-      def seen(request, entry)
+      def texts_and_images(request, entry)
         refuse(request, entry, "pooling", "task", *("normalize" if entry.kind == :clip))
         images = request.field("images", Array, default: []).map { |image| { "image" => image } }
         given = [*request.field("texts", Array, default: []), *images]

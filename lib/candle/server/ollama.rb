@@ -36,7 +36,7 @@ module Candle
         texts(prompt, "prompt")
         raw = request.flag("raw", false)
         if raw && request.field("images", Array, default: []).any?
-          raise invalid("a raw prompt has no place for images", param: "images")
+          raise invalid("a raw prompt can't have images", param: "images")
         end
 
         input = raw ? prompt : instructed(request, entry, prompt)

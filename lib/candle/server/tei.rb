@@ -27,7 +27,7 @@ module Candle
       # @return [Array] an answer of Rack: one vector per text
       def embed(request)
         entry = models.fetch(request.field("model", String, default: nil), :embedding, *EmbeddingInputs::KINDS)
-        return embed_seen(request, entry) unless entry.kind == :embedding
+        return embed_images(request, entry) unless entry.kind == :embedding
 
         inputs = inputs_of(request)
         options = embed_options(request)
@@ -150,7 +150,7 @@ module Candle
 
       private
 
-      def embed_seen(request, entry)
+      def embed_images(request, entry)
         inputs = mixed_inputs(entry, request.field("inputs", String, Array), "inputs")
         options = embed_options(request).slice(:dimensions)
         json(compute(request) { inputs.embed(entry.model, **options).first })
@@ -162,7 +162,7 @@ module Candle
 
       def tokenizer(request)
         entry = any_model(request)
-        entry.model.tokenizer || raise(invalid("the model #{entry.name} reads no texts", param: "model"))
+        entry.model.tokenizer || raise(invalid("the model #{entry.name} does not read texts", param: "model"))
       end
 
       def any_model(request)

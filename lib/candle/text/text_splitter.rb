@@ -117,7 +117,7 @@ module Candle
     # What a model takes, less what it adds itself.
     def size_of(counter)
       length = counter.max_length if counter.respond_to?(:max_length)
-      raise ArgumentError, "size must be given where no model limits it" unless length
+      raise ArgumentError, "size is required without a model" unless length
 
       length - @tokenizer.encode("").size
     end

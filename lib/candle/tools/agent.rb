@@ -109,8 +109,8 @@ module Candle
     # @return [AgentResult]
     # @raise [InvalidInputError] when there is nothing to go on from, or the agent works already
     def resume(**options, &block)
-      raise InvalidInputError, "this agent has not begun: call run, or make it with Agent.from_h" unless state
-      raise InvalidInputError, "this agent is working: wait until it has ended" unless @turn.try_lock
+      raise InvalidInputError, "this agent has not started: call run, or create it with Agent.from_h" unless state
+      raise InvalidInputError, "this agent is running: wait until it has ended" unless @turn.try_lock
 
       begin
         work(options, &block)

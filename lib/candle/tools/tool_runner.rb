@@ -130,7 +130,7 @@ module Candle
       tool = @tools.find { |candidate| candidate.name == call.name }
       names = @tools.map(&:name).join(", ")
       raise InvalidInputError, "unknown tool #{call.name}; there are #{names}" unless tool
-      raise InvalidInputError, "tools run each other more than #{DEEPEST} deep" if depth > DEEPEST
+      raise InvalidInputError, "tools are nested more than #{DEEPEST} levels deep" if depth > DEEPEST
 
       { tool_call: call, result: bounded(tool.execute(call.arguments)), error: nil }
     rescue StandardError, NotImplementedError, SystemStackError, NoMemoryError => e

@@ -141,7 +141,7 @@ class HostileArguments
     [positional, keywords]
   end
 
-  # What has no methods, texts that are none, and conversions that lie.
+  # Objects without methods, invalid texts, and conversions that return the wrong type.
   def strange
     conversions = %i[to_str to_ary to_hash to_path to_s to_sym inspect each].map { |method| Odd.new(method, 7) }
     [BasicObject.new, "a".encode("UTF-16LE"), "\xDE\xAD".b, "\xFF", Odd.new(:to_str, nil), *conversions]

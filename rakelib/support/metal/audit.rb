@@ -14,7 +14,7 @@ module Tasks
 
       Operation = Struct.new(:crate, :path, :trait, :type, :metal, keyword_init: true)
 
-      # @return [Boolean] whether no reachable op lacks its Metal forward; lists what was found
+      # @return [Boolean] whether every reachable op has a Metal forward; lists what was found
       def run
         ours, candles = operations.partition { |operation| operation.crate == "ours" }
         print_table("candle's custom ops", candles)

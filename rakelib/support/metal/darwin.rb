@@ -88,7 +88,7 @@ module Tasks
         end
       end
 
-      # This machine's config.h, without the headers that macOS lacks.
+      # This machine's config.h, without the headers that macOS does not have.
       def write_ruby_headers
         FileUtils.mkdir_p(File.join(RUBY_HEADERS, "ruby"))
         lines = File.readlines(File.join(RbConfig::CONFIG["rubyarchhdrdir"], "ruby/config.h"))

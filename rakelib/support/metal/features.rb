@@ -5,7 +5,7 @@ require_relative "../build"
 
 module Tasks
   module Metal
-    # Each candle crate compiles its Metal code under its own feature: one that lacks it fails at run time with
+    # Each candle crate compiles its Metal code under its own feature: without it, it fails at run time with
     # "no metal implementation for …". What only tests and benches depend on does not count.
     class Features
       CRATES = %w[candle-core candle-nn].freeze

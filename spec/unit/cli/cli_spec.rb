@@ -385,7 +385,7 @@ RSpec.describe Candle::CLI do
     german = ["--task", "translate", "--to", "de", "--max-tokens", "4"]
     _, output, = cli("run", "the dog", "-m", t5.model_id, *german, "--json")
     expect(JSON.parse(output)["text"]).to eq(t5.translate("the dog", to: "de", max_length: 4))
-    expect(cli("run", "x", "-m", llm, "--to", "de")).to match([2, "", /--to is for models that read one text/])
+    expect(cli("run", "x", "-m", llm, "--to", "de")).to match([2, "", /--to is for seq2seq models/])
   end
 
   it "talks, and obeys the commands of a conversation" do

@@ -131,7 +131,7 @@ RSpec.describe Candle::MCP::Client do
   end
 
   describe "of a server that misbehaves" do
-    { "garbage" => /sent what is not JSON: "Welcome to my server!"/, "no_message" => /not a message of JSON-RPC/,
+    { "garbage" => /sent invalid JSON: "Welcome to my server!"/, "no_message" => /an invalid JSON-RPC 2.0 message/,
       "dies" => /has ended \(exit 1\): no configuration/, "closes" => /closed its output/,
       "huge" => /a message of more than limit: 33554432 bytes/ }.each do |mode, message|
       it "raises: #{mode}" do
@@ -143,7 +143,7 @@ RSpec.describe Candle::MCP::Client do
       end
     end
 
-    { "garbage_first" => /not JSON/, "dies_first" => /has ended/ }.each do |mode, message|
+    { "garbage_first" => /invalid JSON/, "dies_first" => /has ended/ }.each do |mode, message|
       it "raises while it begins: #{mode}" do
         expect { with_client(mode) }.to raise_error(Candle::MCPError, message)
       end
@@ -281,7 +281,7 @@ RSpec.describe Candle::MCP::Client do
 
     { "a refusal" => [[401, {}, "who are you?"], /status 401: who are you\?/],
       "another type" => [[200, { "content-type" => "text/html" }, "<html>"], %r{text/html instead of JSON}],
-      "garbage" => [[200, { "content-type" => "application/json" }, "hello"], /not JSON: "hello"/],
+      "garbage" => [[200, { "content-type" => "application/json" }, "hello"], /invalid JSON: "hello"/],
       "a stream without an answer" => [[200, { "content-type" => "text/event-stream" }, ""], /has not answered x/],
       "a redirect" => [[302, { "location" => "http://127.0.0.1:1/" }, ""], /status 302/] }
       .each do |what, (answer, message)|

@@ -261,24 +261,24 @@ RSpec.describe Candle::Server::Anthropic do
   end
 
   describe "images" do
-    before(:all) { @seeing = Candle::Server.new(models: { "vlm" => TinyModels.path("llava") }, device: "cpu") }
+    before(:all) { @vlm = Candle::Server.new(models: { "vlm" => TinyModels.path("llava") }, device: "cpu") }
 
     let(:path) { File.expand_path("../../fixtures/images/photo.png", __dir__) }
     let(:source) { { type: "base64", media_type: "image/png", data: [File.binread(path)].pack("m0") } }
 
     def shown(source, **body)
       content = [{ type: "image", source: source }, { type: "text", text: "what is it?" }]
-      post(@seeing, "/v1/messages", { model: "vlm", messages: [{ role: "user", content: content }], max_tokens: 6,
-                                      temperature: 0 }.merge(body))
+      post(@vlm, "/v1/messages", { model: "vlm", messages: [{ role: "user", content: content }], max_tokens: 6,
+                                   temperature: 0 }.merge(body))
     end
 
     it "are seen by models that take them" do
-      direct = @seeing.models.fetch("vlm").model.ask(path, "what is it?", max_length: 6)
+      direct = @vlm.models.fetch("vlm").model.ask(path, "what is it?", max_length: 6)
       answer = shown(source).json
       expect(answer["content"]).to eq([{ "type" => "text", "text" => direct }])
       expect(plain(assembled(shown(source, stream: true).named_events))["content"]).to eq(answer["content"])
       messages = [{ role: "user", content: [{ type: "image", source: source }, { type: "text", text: "what is it?" }] }]
-      count = post(@seeing, "/v1/messages/count_tokens", { model: "vlm", messages: messages })
+      count = post(@vlm, "/v1/messages/count_tokens", { model: "vlm", messages: messages })
       expect(count.json["input_tokens"])
         .to eq(answer["usage"].values_at("input_tokens", "cache_read_input_tokens").sum).and be > 16
     end

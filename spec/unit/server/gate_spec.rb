@@ -49,7 +49,7 @@ RSpec.describe Candle::Server::Gate do
     Thread.report_on_exception = reports
   end
 
-  # Errors of Ruby's that are no StandardError.
+  # Ruby's errors outside StandardError.
   [NoMemoryError.new("x"), NotImplementedError.new("x"), SystemStackError.new("x"), LoadError.new("x")].each do |error|
     it "is not closed by answers that end in a #{error.class}" do
       broken = Class.new(ServedModels::Scripted) { define_method(:complete) { |*, **| raise error } }.new("x")

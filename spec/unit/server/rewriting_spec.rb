@@ -77,7 +77,8 @@ RSpec.describe Candle::Server::Rewriting do
     expect(chat(text, max_tokens: 4097).status).to eq(400)
     tools = [{ type: "function", function: { name: "f", parameters: { type: "object" } } }]
     expect(chat(text, tools: tools).json["error"]["message"]).to match(/of the kind seq2seq, and takes no tools/)
-    expect(post(server, "/translate", { inputs: "a", model: "nllb" }).json["error"]).to match(/which language/)
+    expect(post(server, "/translate",
+                { inputs: "a", model: "nllb" }).json["error"]).to match(/language to translate to/)
     expect(post(server, "/summarize", { inputs: "a", parameters: { max_new_tokens: 4097 } }).status).to eq(413)
   end
 end

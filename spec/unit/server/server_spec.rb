@@ -30,7 +30,7 @@ RSpec.describe Candle::Server do
 
   it "refuses to be made of nothing" do
     expect { described_class.new(models: {}) }.to raise_error(ArgumentError, /one at least/)
-    expect { described_class.new(models: { "a" => 7 }) }.to raise_error(ArgumentError, /a model or the source of one/)
+    expect { described_class.new(models: { "a" => 7 }) }.to raise_error(ArgumentError, /a model or its source/)
     expect { described_class.new(models: { "a" => "/nowhere/x" }) }.to raise_error(Candle::ModelNotFoundError)
     expect { described_class.new(models: ServedModels.models, speed: 3) }.to raise_error(ArgumentError, /unknown limit/)
     expect do

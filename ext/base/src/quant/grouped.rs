@@ -225,8 +225,8 @@ impl GroupForm {
     }
 }
 
-/// A 256th of the float that a byte of e4m3 stands for: its bits are those of a half then. The two codes for what is
-/// no number become finite, and no block has them.
+/// A 256th of the float that a byte of e4m3 stands for: its bits are those of a half then. The two NaN codes become
+/// finite; no block has them.
 pub fn half_of_e4m3(code: u8) -> f32 {
     let bits = u16::from(code);
     f16::from_bits((bits & 0x80) << 8 | (bits & 0x7f) << 7).to_f32()

@@ -171,7 +171,7 @@ impl Shelf {
 unsafe impl GlobalAlloc for Reusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Source::System(layout) = Source::of(layout) {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: `layout` has a size above 0, as the caller of `GlobalAlloc::alloc` promises.
             let block = unsafe { System.alloc(layout) };
             if layout.size() > MOST && !block.is_null() && !SYSTEM_ONLY.is_on() {
                 large(block, layout.size());
@@ -187,7 +187,7 @@ unsafe impl GlobalAlloc for Reusing {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if let Source::System(layout) = Source::of(layout) {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: `layout` has a size above 0, as the caller of `GlobalAlloc::alloc_zeroed` promises.
             return unsafe { System.alloc_zeroed(layout) };
         }
         let class = class(layout.size());
@@ -204,7 +204,8 @@ unsafe impl GlobalAlloc for Reusing {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if let Source::System(layout) = Source::of(layout) {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller promises that `pointer` came from `alloc` with this layout; `Source::of` gives
+            // such a layout to the system both times.
             return unsafe { System.dealloc(pointer, layout) };
         }
         let class = class(layout.size());
@@ -220,7 +221,7 @@ unsafe impl GlobalAlloc for Reusing {
                 Some(None) => return,
                 // SAFETY: what left the shelf is `fresh` memory of its class, and nobody has it.
                 Some(Some((address, class))) => unsafe { give_back(address as *mut u8, class) },
-                // SAFETY: the block is `fresh` memory of this class, which the caller gives up.
+                // SAFETY: the block is `fresh` memory of this class, which the caller releases.
                 None => return unsafe { give_back(pointer, class) },
             }
         }
@@ -231,7 +232,8 @@ unsafe impl GlobalAlloc for Reusing {
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (Source::of(layout), Source::of(wanted)) {
             (Source::System(given), Source::System(wanted)) if given.align() == wanted.align() => {
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: the caller promises that `pointer` came from `alloc` with `layout`, whose blocks
+                // `Source::of` takes from the system with `given`; `size` is above 0.
                 return unsafe { System.realloc(pointer, given, size) };
             }
             (Source::Shelf, Source::Shelf) if class(layout.size()) == class(size) => {
@@ -310,7 +312,8 @@ mod tests {
     #[test]
     fn a_buffer_begins_with_a_cache_line_and_keeps_its_contents_when_it_grows() {
         let allocator = Reusing::new();
-        // SAFETY: as above.
+        // SAFETY: every pointer comes from this allocator, is used within its size, and is freed once with the
+        // layout that it has then.
         unsafe {
             let mut size = IN_LINES / 2;
             let mut block = allocator.alloc(layout(size));
@@ -351,7 +354,8 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn what_is_too_large_to_be_kept_asks_for_huge_pages() {
         let allocator = Reusing::new();
-        // SAFETY: as above.
+        // SAFETY: every pointer comes from this allocator, is used within its size, and is freed once with the
+        // layout that it has then.
         unsafe {
             let block = allocator.alloc(layout(MOST + 1));
             let flags = flags(block as usize + MOST / 2);
@@ -366,7 +370,8 @@ mod tests {
     fn a_taken_shelf_is_never_waited_for() {
         let allocator = Reusing::new();
         allocator.busy.store(true, Ordering::Release);
-        // SAFETY: as above.
+        // SAFETY: every pointer comes from this allocator, is used within its size, and is freed once with the
+        // layout that it has then.
         unsafe {
             let block = allocator.alloc(layout(2 << 20));
             assert!(!block.is_null());

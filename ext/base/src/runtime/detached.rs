@@ -13,8 +13,8 @@ pub fn detached(builder: Builder, work: impl FnOnce() + Send + 'static) -> io::R
     {
         use std::os::unix::thread::JoinHandleExt;
         let thread = builder.spawn(move || {
-            // SAFETY: the thread that calls is alive, and nobody else joins or detaches it, since its handle
-            // is given up below without either.
+            // SAFETY: the thread that calls is alive, and nobody else joins or detaches it: its handle
+            // is dropped below as a plain id.
             let status = unsafe { libc::pthread_detach(libc::pthread_self()) };
             debug_assert_eq!(status, 0);
             work();

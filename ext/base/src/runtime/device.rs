@@ -45,7 +45,7 @@ impl Home {
         }
     }
 
-    /// Waits until memory given up there is really free; plain memory always is.
+    /// Waits until memory released there is really free; plain memory always is.
     pub fn settle(self) -> Result<()> {
         match self.device {
             Device::Cpu => Ok(()),

@@ -51,7 +51,7 @@ pub fn large(start: *mut u8, bytes: usize) {
 /// `start` came from `fresh` with as many bytes, and nothing uses it any more.
 #[cfg(all(unix, not(miri)))]
 pub unsafe fn give_back(start: *mut u8, bytes: usize) {
-    // SAFETY: the caller vouches for the mapping.
+    // SAFETY: the caller promises that `fresh` mapped `bytes` bytes at `start`, and that nothing refers to them.
     unsafe { libc::munmap(start.cast(), bytes) };
 }
 
@@ -83,7 +83,7 @@ const LINE: usize = 64;
 #[cfg(any(not(unix), miri))]
 pub fn fresh(bytes: usize) -> *mut u8 {
     match Layout::from_size_align(bytes.max(1), LINE) {
-        // SAFETY: the size is not 0.
+        // SAFETY: the layout's size is at least 1.
         Ok(layout) => unsafe { System.alloc_zeroed(layout) },
         Err(_) => ptr::null_mut(),
     }

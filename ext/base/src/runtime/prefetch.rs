@@ -194,7 +194,7 @@ mod tests {
         let mut ahead = Prefetch::default();
         // Half of the first is twice what may wait.
         assert_eq!(asked(&course, &mut ahead), (0, MOST));
-        // SAFETY: this thread alone takes.
+        // SAFETY: `course` is a local value: no other thread takes from it at the same time.
         let take = |span: usize| unsafe { course.take(spans[span]) };
         take(0);
         assert_eq!(asked(&course, &mut ahead), (3, MOST - 640));

@@ -168,7 +168,8 @@ impl SpinPool {
         *seen = gate / NUMBER;
         // SAFETY: the gate was open, and is not left before this member has left.
         if let Some(work) = unsafe { *self.work.get() } {
-            // SAFETY: as above.
+            // SAFETY: `run` points to the leader's closure, which lives until the leader has closed the gate and
+            // all members have left it; this member is inside.
             let run = unsafe { &*work.run };
             let ended = catch_unwind(AssertUnwindSafe(|| self.take(member, work.parts, run)));
             if let Err(payload) = ended {
@@ -269,7 +270,7 @@ mod tests {
                 assert!(ended.is_err());
             }
             let sum = AtomicUsize::new(0);
-            // SAFETY: as above.
+            // SAFETY: this thread alone leads, and the work hands nothing out.
             unsafe {
                 spin_pool.run(10, &|parts| {
                     sum.fetch_add(parts.sum(), Ordering::Relaxed);

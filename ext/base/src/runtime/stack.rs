@@ -16,15 +16,15 @@ pub const ROOMY: usize = 16 << 20;
 pub const DEEP: usize = 256 << 20;
 /// How often an interrupt is looked for while the work runs.
 const LOOK: Duration = Duration::from_millis(10);
-/// While this many works that were given up still run, no other begins.
-const MOST_GIVEN_UP: u32 = 2;
+/// While so many abandoned runs have not ended, no other begins.
+const MOST_ABANDONED: u32 = 2;
 
-/// How many works that were given up still run, in the lower half; the upper is the process, as a forked
+/// How many abandoned runs have not ended, in the lower half; the upper is the process, as a forked
 /// child has none of its parent's threads.
-static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+static ABANDONED: AtomicU64 = AtomicU64::new(0);
 
-fn given_up() -> u32 {
-    counted(GIVEN_UP.load(Ordering::Acquire))
+fn abandoned() -> u32 {
+    counted(ABANDONED.load(Ordering::Acquire))
 }
 
 fn counted(state: u64) -> u32 {
@@ -35,11 +35,11 @@ fn counted(state: u64) -> u32 {
     }
 }
 
-fn count_given_up(change: impl Fn(u32) -> u32) {
+fn count_abandoned(change: impl Fn(u32) -> u32) {
     let process = u64::from(std::process::id()) << 32;
     let next = |state: u64| Some(process | u64::from(change(counted(state))));
     // It always gives a next state.
-    let _ = GIVEN_UP.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    let _ = ABANDONED.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
 }
 
 const RUNNING: u8 = 0;
@@ -52,7 +52,7 @@ struct Ends(Arc<AtomicU8>);
 impl Drop for Ends {
     fn drop(&mut self) {
         if self.0.swap(OVER, Ordering::AcqRel) == LEFT {
-            count_given_up(|count| count.saturating_sub(1));
+            count_abandoned(|count| count.saturating_sub(1));
         }
     }
 }
@@ -66,13 +66,13 @@ impl Drop for Leaves {
             .0
             .compare_exchange(RUNNING, LEFT, Ordering::AcqRel, Ordering::Acquire);
         if left.is_ok() {
-            count_given_up(|count| count.saturating_add(1));
+            count_abandoned(|count| count.saturating_add(1));
         }
     }
 }
 
-/// Runs `work`, which looks at no token itself, on a thread with this stack. `None` when it takes longer
-/// than `limit`. Work that is given up, for that or for an interrupt, goes on with nobody to wait for it.
+/// Runs `work`, which checks no token itself, on a thread with this stack. `None` when it takes longer
+/// than `limit`. After a timeout or an interrupt the work is abandoned: its thread runs to the end, unobserved.
 pub fn apart<T: Send + 'static>(
     stack: usize,
     limit: Option<Duration>,
@@ -81,7 +81,7 @@ pub fn apart<T: Send + 'static>(
 ) -> Result<Option<T>> {
     let started = Instant::now();
     let is_late = || limit.is_some_and(|limit| started.elapsed() > limit);
-    while given_up() >= MOST_GIVEN_UP {
+    while abandoned() >= MOST_ABANDONED {
         cancel.check()?;
         if is_late() {
             return Ok(None);
@@ -143,16 +143,16 @@ mod tests {
     }
 
     #[test]
-    fn endless_work_is_given_up_and_an_interrupt_ends_the_waiting() {
+    fn endless_work_is_abandoned_and_an_interrupt_ends_the_waiting() {
         let cancel = CancelToken::new();
         let sleep = |millis| move || std::thread::sleep(Duration::from_millis(millis));
         let soon = Some(Duration::from_millis(30));
         let later = Some(Duration::from_secs(20));
         assert_eq!(apart(ROOMY, soon, &cancel, sleep(300)).unwrap(), None);
         assert_eq!(apart(ROOMY, soon, &cancel, sleep(300)).unwrap(), None);
-        assert_eq!(given_up(), 2);
+        assert_eq!(abandoned(), 2);
         assert_eq!(apart(ROOMY, later, &cancel, || 7).unwrap(), Some(7));
-        assert!(given_up() < 2);
+        assert!(abandoned() < 2);
         let deep = apart(DEEP, None, &cancel, || depth(20_000));
         assert_eq!(deep.unwrap(), Some(20_000));
         cancel.cancel();

@@ -36,9 +36,8 @@ impl Pool {
     }
 }
 
-/// What a pool is for. A thread that waits for a part of its work takes up other work of its pool
-/// meanwhile, so what lasts long has a pool of its own: else a short call would end with somebody's
-/// long one only.
+/// What a pool is for. A thread that waits for a part of its work runs other work of its pool
+/// meanwhile. Long work has a pool of its own, else a short call would end only after another's long one.
 #[derive(Clone, Copy)]
 enum Use {
     /// Whole calls, and the parts of their operations.
@@ -77,7 +76,7 @@ const NEXT_TRY: Duration = Duration::from_micros(50);
 
 /// Runs `work` with rayon's parallel iterators bound to the engine's pool.
 ///
-/// A thread that waits for parts of its own call may take up those of another, which are short, but
+/// A thread that waits for parts of its own call may run those of another, which are short, but
 /// not another call: its own would end only after it. While every thread is busy, the call can be
 /// interrupted where the thread is [`interruptible`].
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
@@ -222,7 +221,7 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
         fn drop(&mut self) {
             SPIN_POOL.set(None);
             self.0.dismiss();
-            // SAFETY: it was this thread's to lead.
+            // SAFETY: this guard is dropped on the leading thread, which alone calls `take` and `end`.
             unsafe { self.0.course.end() };
             AWAKE.store(0, Ordering::Release);
         }
@@ -251,7 +250,7 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
 pub fn reads(span: Span) {
     let spin_pool = SPIN_POOL.take();
     if let Some(spin_pool) = &spin_pool {
-        // SAFETY: this thread leads the spin pool.
+        // SAFETY: `SPIN_POOL` is set on the leading thread alone, which is the only one that takes spans.
         unsafe { spin_pool.course.take(span) };
     }
     SPIN_POOL.set(spin_pool);
@@ -373,7 +372,7 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
     let (wanted, current) = (count(), &CURRENT[purpose as usize]);
     loop {
         let seen = current.load(Ordering::Acquire);
-        // SAFETY: a published pool is never freed.
+        // SAFETY: the pointer is null or a pool that `Box::into_raw` made; a published pool is never freed.
         if let Some(pool) = unsafe { seen.as_ref() } {
             if pool.process == std::process::id() && pool.threads == wanted {
                 if let Some(workers) = pool.workers().clone() {
@@ -393,7 +392,7 @@ fn current(purpose: Use) -> Result<Arc<ThreadPool>> {
             workers: Mutex::new(Some(Arc::new(workers))),
         }));
         match current.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: a published pool is never freed.
+            // SAFETY: the pointer is null or a pool that `Box::into_raw` made; a published pool is never freed.
             Ok(replaced) => match unsafe { replaced.as_ref() } {
                 Some(pool) if pool.process == std::process::id() => drop(pool.workers().take()),
                 _ => {}

@@ -70,7 +70,7 @@ fn item(ruby: &Ruby, this: &RbTensor) -> Result<Value, Error> {
         return Err(error::to_ruby(
             ruby,
             EngineError::InvalidInput(format!(
-                "a tensor of shape {:?} has {} elements, but one number is wanted: pick one with [], or use to_a",
+                "a tensor of shape {:?} has {} elements, not one: select an element with [], or use to_a",
                 this.tensor.dims(),
                 this.tensor.elem_count()
             )),

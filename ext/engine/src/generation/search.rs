@@ -52,7 +52,7 @@ impl SearchSettings {
         ];
         match alone.iter().find(|(given, _)| *given) {
             Some((_, what)) => Err(Error::InvalidInput(format!(
-                "beams don't go together with {what}: use num_beams: 1"
+                "beam search does not support {what}: use num_beams: 1"
             ))),
             None => Ok(()),
         }

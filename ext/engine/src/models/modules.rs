@@ -145,7 +145,7 @@ impl<'a> Modules<'a> {
             return self.tensor(name);
         }
         Err(self.corrupt(format!(
-            "tensor {} has the shape {found:?} where {shape:?} is wanted",
+            "tensor {} has the shape {found:?} instead of {shape:?}",
             self.whole(name)
         )))
     }

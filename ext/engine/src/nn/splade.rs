@@ -44,7 +44,7 @@ impl SpladePooling {
     /// Adds the logits of some tokens of a text, f32 [tokens, vocabulary], to `pooled`, which starts
     /// as zeros.
     pub fn add(self, logits: &Tensor, pooled: &mut [f32]) -> Result<()> {
-        // The greatest logit has the greatest weight, so a GPU hands over one row instead of all.
+        // The greatest logit has the greatest weight, so a GPU returns one row instead of all.
         let logits = if self.sum == Sum::Greatest && !logits.device().is_cpu() {
             logits.max_keepdim(0)?
         } else {

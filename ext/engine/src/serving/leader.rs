@@ -106,7 +106,7 @@ impl<W> Inner<W> {
     fn slot(&mut self, request: &Request<W>) -> Result<&mut Slot<W>> {
         match self.position(request) {
             Some(at) => Ok(&mut self.slots[at]),
-            None => Err(Error::Generation("this run is over".to_owned())),
+            None => Err(Error::Generation("this generation has ended".to_owned())),
         }
     }
 

@@ -153,7 +153,7 @@ impl AudioEmbeddingModel {
         match &self.body {
             Body::Shared(model) => Ok(model),
             Body::Listener(_) => Err(Error::InvalidInput(
-                "this model reads no texts: use CLAP".to_owned(),
+                "this model does not read texts: use CLAP".to_owned(),
             )),
         }
     }

@@ -280,7 +280,7 @@ impl Kind {
             found => Err(Error::unsupported(
                 raw.file(),
                 format!(
-                    "model_type {:?} is not a model of texts and images that red-candle can run. It runs clip, siglip, \
+                    "model_type {:?} is not a supported model of text and images. Supported are clip, siglip, \
                      siglip2 and metaclip_2",
                     found.unwrap_or("(none)")
                 ),

@@ -140,7 +140,7 @@ impl DetectModel {
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<Detection>>> {
         if self.takes_labels() && labels.is_empty() {
-            let reason = "this detector finds what labels name, and there are none";
+            let reason = "this detector needs at least one label";
             return Err(Error::InvalidInput(reason.into()));
         }
         let named = self.named(labels, cancel)?;
@@ -198,7 +198,7 @@ impl DetectModel {
                 detector.forward(&view, phrases, cancel)
             }
             _ => {
-                let reason = "this detector finds what labels name, and there are none";
+                let reason = "this detector needs at least one label";
                 Err(Error::InvalidInput(reason.into()))
             }
         })??;

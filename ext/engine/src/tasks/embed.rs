@@ -427,7 +427,7 @@ impl EmbeddingModel {
                 Ok(states.hidden.to_dtype(DType::F32)?)
             }
             Body::Bag(_) => Err(Error::InvalidInput(
-                "a model that counts words has no states of tokens".into(),
+                "a bag-of-words model has no token states".into(),
             )),
             Body::Static(model) => {
                 let ids = model.ids(&self.cased(text), cancel)?;

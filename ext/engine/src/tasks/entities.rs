@@ -67,7 +67,7 @@ enum Place {
     Single,
 }
 
-/// The entities of one text, in its order. Tokens labelled `O` are none.
+/// The entities of one text, in its order. Tokens labelled `O` are outside entities.
 pub fn aggregate(
     text: &str,
     tokens: &[TaggedToken],

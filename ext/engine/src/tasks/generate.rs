@@ -218,7 +218,7 @@ impl LanguageModel {
         self.stats.read()
     }
 
-    /// Gives up what was read in earlier calls, as far as no call uses it; where a pass is under way, after it.
+    /// Empties the prefix cache of pages that no request uses, after the running step.
     pub fn forget_idle(&self) -> Result<()> {
         self.scheduler()?.forget_idle();
         Ok(())
@@ -356,7 +356,7 @@ pub struct Request {
     pub overflow: ContextOverflow,
     pub adapter: Option<Arc<Adapter>>,
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Gives up what was read before, as far as no call uses it, and reads the whole prompt.
+    /// Empties the prefix cache of pages that no request uses, and prefills the whole prompt.
     pub afresh: bool,
 }
 

@@ -404,7 +404,7 @@ impl Reading {
         let least = tokenizer.added_tokens(false) + usize::from(prefix.is_some()) + 1;
         if length < least {
             return Err(Error::InvalidInput(format!(
-                "texts of {length} tokens have no room for a word beside the special tokens: allow at least {least}"
+                "a maximum length of {length} tokens leaves none for the text beside the special tokens: allow at least {least}"
             )));
         }
         Ok(Self { prefix, length })
@@ -478,7 +478,7 @@ fn check_widths(hidden: usize, projection: &[Dense]) -> Result<()> {
     Ok(())
 }
 
-/// A word that is no token of its own is the unknown token to PyLate, which is then skipped too; to
+/// A word that is not one token is the unknown token to PyLate, which is then skipped too; to
 /// sentence-transformers it is nothing.
 fn skipped_ids(tokenizer: &Tokenizer, found: &LateFiles) -> HashSet<u32> {
     let unknown = tokenizer.special_tokens().id("unk_token");

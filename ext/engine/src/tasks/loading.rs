@@ -42,7 +42,7 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     pub fn verifies(&self) -> bool {
-        self.verify.unwrap_or(self.device.is_proved_on_load())
+        self.verify.unwrap_or(self.device.is_checked_on_load())
     }
 }
 

@@ -53,7 +53,7 @@ impl ReadModel {
     pub fn load(files: &ModelFiles, options: &LoadOptions, cancel: &CancelToken) -> Result<Self> {
         if options.int8 {
             return Err(Error::InvalidInput(
-                "models that write texts do not take dtype int8: use f32, bf16 or f16".into(),
+                "generative models do not support dtype int8: use f32, bf16 or f16".into(),
             ));
         }
         let checkpoint = Checkpoint::open(files, options, cancel)?;

@@ -264,7 +264,7 @@ impl SegmentModel {
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Segmentation> {
         if self.takes_prompts() {
-            let reason = "this segmenter finds what points and boxes show, and there are none";
+            let reason = "this segmenter needs points or boxes";
             return Err(Error::InvalidInput(reason.into()));
         }
         let image = picture.decode()?;

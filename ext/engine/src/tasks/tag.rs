@@ -56,7 +56,7 @@ impl TagModel {
         let added = loaded.tokenizer.added_tokens(false);
         if loaded.max_length <= added {
             return Err(Error::InvalidInput(format!(
-                "a maximum length of {} tokens has no room beside the {added} special ones",
+                "a maximum length of {} tokens leaves none for the text beside {added} special tokens",
                 loaded.max_length
             )));
         }

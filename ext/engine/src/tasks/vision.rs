@@ -81,8 +81,8 @@ impl VisionTower {
         self.rows_after(pictures, first, &[], cancel, forward)
     }
 
-    /// Runs `forward` on what the tower sees, a batch at a time, and hands over the rows that it
-    /// makes: one per picture, in their order. `first` is what errors call the first picture.
+    /// Runs `forward` on the pictures, a batch at a time, and returns its rows: one per picture, in their
+    /// order. `first` is what errors call the first picture.
     pub fn rows_after(
         &self,
         pictures: &[Picture],

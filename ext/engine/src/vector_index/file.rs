@@ -68,7 +68,7 @@ pub fn read(path: &Path, cancel: &CancelToken) -> Result<Contents> {
     }
     let wrong = |reason: &str| {
         Error::CorruptModel(format!(
-            "{} is not a sound index: {reason}. Build it anew",
+            "{} is not a sound index: {reason}. Build it again",
             path.display()
         ))
     };

@@ -185,7 +185,7 @@ impl Graph {
         Ok(near)
     }
 
-    /// Takes up what `build` found; one that was built for another state is left.
+    /// Installs what `build` found; a graph that was built for another state is dropped.
     pub fn take(&mut self, block: Block) -> Result<()> {
         if block.first != self.rows() || block.links != self.links {
             return Ok(());

@@ -96,7 +96,7 @@ impl VectorIndex {
     pub fn compared_by(self, similarity: Similarity) -> Result<Self> {
         if self.row_type == RowType::Binary && similarity != Similarity::Cosine {
             return Err(Error::InvalidInput(format!(
-                "rows of bits are compared by the bits that differ, not by {}: use f32 or int8",
+                "binary rows are compared by their bits, not by {}: use f32 or int8",
                 similarity.name()
             )));
         }
@@ -112,7 +112,7 @@ impl VectorIndex {
     pub fn rescored_by(self, row_type: RowType) -> Result<Self> {
         if self.row_type != RowType::Binary || row_type == RowType::Binary {
             return Err(Error::InvalidInput(format!(
-                "rows of {} are not rescored by {}: bits are, by int8 or f32",
+                "rows of {} can't be rescored by {}: rescoring is for binary rows, by int8 or f32",
                 self.row_type.name(),
                 row_type.name()
             )));
@@ -247,7 +247,7 @@ impl VectorIndex {
         threads::install(|| graph.build(&rows, &self.deleted, effort.max(1), cancel))?
     }
 
-    /// Takes up what `build_graph` drew.
+    /// Installs what `build_graph` returned.
     pub fn grow_graph(&mut self, block: Block) -> Result<()> {
         self.ensure_whole()?;
         match &mut self.graph {
@@ -451,7 +451,7 @@ impl VectorIndex {
             for (at, id) in self.ids.iter().enumerate() {
                 if places.insert(id.clone(), at).is_some() {
                     return Err(Error::CorruptModel(format!(
-                        "this index has the id {id} twice, so it is damaged. Build it anew"
+                        "this index has the id {id} twice, so it is damaged. Build it again"
                     )));
                 }
             }

@@ -69,7 +69,7 @@ impl Bm25 {
         }
     }
 
-    /// Whether terms that a document lacks count too.
+    /// Whether terms that are not in a document count too.
     fn counts_absence(&self) -> bool {
         matches!(self.variant, Variant::Bm25L | Variant::Bm25Plus)
     }
@@ -121,7 +121,7 @@ impl Postings {
 }
 
 fn no_memory() -> Error {
-    Error::OutOfMemory("there is no memory for more terms of an index".to_owned())
+    Error::OutOfMemory("not enough memory for more terms of an index".to_owned())
 }
 
 /// Which documents may be found, by number; all where there is nothing.

@@ -98,7 +98,7 @@ fn without_comments(source: &str) -> String {
     let lines = source.lines();
     lines
         .map(|line| match line.find("//") {
-            // An address in a string is no comment.
+            // A URL in a string is not a comment.
             Some(at) if !line[..at].ends_with(':') => &line[..at],
             _ => line,
         })

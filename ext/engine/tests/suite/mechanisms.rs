@@ -127,7 +127,7 @@ fn damaged_settings_are_refused_or_used() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// A checkpoint without one of its tensors is damaged, unless it is a bias that others lack too, and is never loaded
+/// A checkpoint without one of its tensors is damaged, unless it is a bias that other checkpoints omit too, and is never loaded
 /// with something else in its place.
 #[test]
 fn missing_tensors_are_named() {

@@ -1,5 +1,5 @@
-//! A sequence's logits are the same bit for bit alone, in a batch of any mixture, with its prompt read
-//! whole or in parts, and from a shared beginning: for every family and every kind of weights.
+//! A sequence's logits are the same bit for bit alone, in a batch of any mixture, with its prompt
+//! prefilled whole or in chunks, and from the prefix cache: for every family and every kind of weights.
 
 use std::path::Path;
 
@@ -140,7 +140,7 @@ fn mixed(
     Ok(())
 }
 
-/// Texts of which some begin alike.
+/// Texts of which some share a prefix.
 fn texts(decoder: &Decoder, random: &mut Random) -> Vec<Vec<u32>> {
     let vocabulary = decoder.config().vocab_size;
     let longest = LENGTH.min(decoder.max_positions());

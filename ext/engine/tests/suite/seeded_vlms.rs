@@ -229,8 +229,8 @@ fn videos_that_make_no_sense_are_refused() {
         ("", 1.0, "at least one frame"),
         ("photo.png", 1.0, "at least two"),
         ("photo.png flower.png", 1.0, "of one size"),
-        ("photo.png photo.png", 0.0, "frames per second"),
-        ("photo.png photo.png", f64::NAN, "frames per second"),
+        ("photo.png photo.png", 0.0, "fps must be"),
+        ("photo.png photo.png", f64::NAN, "fps must be"),
     ] {
         let names: Vec<&str> = names.split_whitespace().collect();
         match video(&names, rate) {

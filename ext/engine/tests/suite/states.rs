@@ -136,7 +136,7 @@ fn a_sequence_resumes_where_a_state_was_saved() {
     }
 }
 
-/// Prompts that begin alike, as those with the same instructions do: where the second one parts from the first, its
+/// Prompts that share a prefix, as those with the same instructions do: where the second one parts from the first, its
 /// state is saved, and the third resumes there.
 #[test]
 fn a_state_is_saved_where_prompts_part() {
@@ -172,9 +172,9 @@ fn tokens_are_taken_back_with_their_states() {
             read(&decoder, &mut pool, &mut sequence, &ids[..prompt], 1);
             for (turn, right) in [1, 3, 2, 1, 4].into_iter().enumerate() {
                 let at = sequence.length();
-                let guesses = [&ids[at..at + right], &text(wrong, 9 + turn as u32)].concat();
-                let wanted = guesses.len();
-                let found = read(&decoder, &mut pool, &mut sequence, &guesses, wanted);
+                let drafts = [&ids[at..at + right], &text(wrong, 9 + turn as u32)].concat();
+                let wanted = drafts.len();
+                let found = read(&decoder, &mut pool, &mut sequence, &drafts, wanted);
                 assert!(
                     found[..right] == expected.0[at..at + right],
                     "{name} at {at}"

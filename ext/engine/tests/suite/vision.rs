@@ -126,7 +126,7 @@ fn other_models_say_what_they_are() {
     let cancel = CancelToken::new();
     let error = |result: engine::Result<()>| result.unwrap_err().to_string();
     let clip = ClipModel::load(&files("bert"), &options(), &cancel).map(drop);
-    assert!(error(clip).contains("It runs clip, siglip, siglip2 and metaclip_2"));
+    assert!(error(clip).contains("Supported are clip, siglip, siglip2 and metaclip_2"));
     let image = ImageEmbeddingModel::load(&files("bert"), &options(), &cancel).map(drop);
     assert!(error(image).contains("is not a vision model"));
     let classifier = ImageClassifyModel::load(&files("vit"), &options(), &cancel).map(drop);

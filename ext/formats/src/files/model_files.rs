@@ -254,8 +254,8 @@ impl ModelFiles {
 
     /// A GGUF file with the other parts of it, if it was split.
     fn whole_gguf(&self, name: &str, cancel: &CancelToken) -> Result<PathBuf> {
-        let unproven = !self.is_local() || self.locked.is_some();
-        if let (Some(split), true) = (Split::parse(name), unproven) {
+        let unverified = !self.is_local() || self.locked.is_some();
+        if let (Some(split), true) = (Split::parse(name), unverified) {
             for part in split.parts() {
                 self.require(&part, cancel)?;
             }

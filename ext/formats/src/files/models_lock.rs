@@ -71,7 +71,7 @@ impl ModelsLock {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let wrong = |reason: String| {
             Error::CorruptModel(format!(
-                "{} is not a list of locked models: {reason}. Write it anew with `red-candle lock SOURCE...`",
+                "{} is not a list of locked models: {reason}. Write it again with `red-candle lock SOURCE...`",
                 path.display()
             ))
         };

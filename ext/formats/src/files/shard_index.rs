@@ -36,8 +36,8 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     Ok(shards.into_iter().cloned().collect())
 }
 
-/// Proves that every tensor of the index beside `shard` is in the file that the index says.
-/// Without an index there is nothing to prove. `file_of` knows which file a tensor is in.
+/// Verifies that every tensor of the index beside `shard` is in the file that the index says.
+/// Without an index there is nothing to verify. `file_of` knows which file a tensor is in.
 pub fn verify(shard: &Path, file_of: impl Fn(&str) -> Option<PathBuf>) -> Result<()> {
     let Some(path) = beside(shard) else {
         return Ok(());

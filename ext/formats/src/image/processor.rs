@@ -80,7 +80,7 @@ pub enum PatchOrder {
     ByPixel,
 }
 
-/// Edges beyond this are no model's.
+/// No model has longer edges.
 pub(super) const EDGES: std::ops::RangeInclusive<usize> = 1..=16_384;
 
 /// Of a resized picture.
@@ -103,7 +103,7 @@ impl Processor {
         let usual = Usual::of(kind).ok_or_else(|| {
             Error::unsupported(
                 raw.file(),
-                format!("the image processor {kind:?} is not one that red-candle has"),
+                format!("the image processor {kind:?} is unsupported"),
             )
         })?;
         let flag = |key: &str, otherwise: bool| -> Result<bool> {
@@ -532,7 +532,7 @@ pub(super) fn check_resized(image: &Image, width: usize, height: usize) -> Resul
     match width.checked_mul(height) {
         Some(pixels) if pixels <= MOST_PIXELS => Ok(()),
         _ => Err(Error::InvalidInput(format!(
-            "an image of {}x{} pixels is too long and narrow: the model asks for {width}x{height} of it",
+            "an image of {}x{} pixels is too long and narrow: the model resizes it to {width}x{height}",
             image.width(),
             image.height()
         ))),

@@ -75,7 +75,7 @@ pub struct Views {
     pub size: (usize, usize),
 }
 
-/// More tiles than this are no model's.
+/// No model has more tiles.
 pub(super) const MOST_TILES: usize = 1024;
 
 pub fn squares(raw: &RawConfig) -> Result<Tiling> {

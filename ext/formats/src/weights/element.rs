@@ -62,7 +62,7 @@ impl Element {
         }
     }
 
-    /// The tensor type that holds every value: types that tensors lack are widened.
+    /// The tensor type that holds every value: types without a tensor type are widened.
     pub fn dtype(self) -> DType {
         match self {
             Self::F64 => DType::F64,

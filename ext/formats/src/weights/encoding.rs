@@ -145,7 +145,7 @@ fn needs_importance(kind: &str) -> bool {
 }
 
 fn not_written(kind: &str) -> Error {
-    Error::InvalidInput(format!("weights are not written in the type {kind:?}"))
+    Error::InvalidInput(format!("weights can't be written in the type {kind:?}"))
 }
 
 /// Rows i and i + half of a head become neighbours.

@@ -429,7 +429,7 @@ impl<'a> Cursor<'a> {
         Ok((kind, length))
     }
 
-    /// Passes over the elements of an array, proving that they are all there.
+    /// Skips the elements of an array, verifying that they are all there.
     fn skip(&mut self, kind: u32, length: usize, depth: usize) -> Parsed<()> {
         let size = match kind {
             0 | 1 | 7 => 1,

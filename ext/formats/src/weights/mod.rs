@@ -58,7 +58,7 @@ pub trait WeightSource: Send + Sync {
     }
 
     /// The tensor on `device`, in `dtype` or else in the type nearest to the file's; quantized
-    /// blocks are expanded (to f32 unless told otherwise). A tensor that is not there is a
+    /// blocks are dequantized (to f32 unless told otherwise). A tensor that is not there is a
     /// `CorruptModel` error that names the nearest ones.
     fn tensor(&self, name: &str, dtype: Option<DType>, device: &Device) -> Result<Tensor>;
 

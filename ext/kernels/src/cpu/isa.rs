@@ -147,7 +147,7 @@ impl Isa {
 }
 
 /// The levels of x86 that this machine has beyond the baseline. Each includes those before it, but for AVX-VNNI, which
-/// older processors with AVX-512 lack.
+/// older processors with AVX-512 do not have.
 #[cfg(target_arch = "x86_64")]
 fn detect_x86() -> Vec<Isa> {
     use std::arch::is_x86_feature_detected as has;

@@ -156,7 +156,7 @@ unsafe fn scattered_byte_dots_with<S: Simd>(rows: &[&[u8]], vector: &[i16], out:
     // SAFETY: the caller has the instruction set, and asking for rows' lines touches nothing.
     unsafe { fetch_first::<S>(rows) };
     for (at, (row, sum)) in rows.iter().zip(out).enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the caller has the instruction set of `S`; a prefetch of a row's lines reads no memory.
         unsafe { fetch_ahead::<S>(rows, at) };
         *sum = byte_dot(row, vector);
     }
@@ -167,7 +167,7 @@ unsafe fn scattered_row_dots_with<S: Simd>(rows: &[&[u8]], vector: &[u8], out: &
     // SAFETY: the caller has the instruction set, and asking for rows' lines touches nothing.
     unsafe { fetch_first::<S>(rows) };
     for (at, (row, sum)) in rows.iter().zip(out).enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the caller has the instruction set of `S`; a prefetch of a row's lines reads no memory.
         unsafe { fetch_ahead::<S>(rows, at) };
         *sum = signed_dot(row, vector);
     }
@@ -231,7 +231,8 @@ unsafe fn scattered_bit_differences_with<S: Simd>(rows: &[&[u8]], vector: &[u8],
 #[inline(always)]
 unsafe fn fetch_first<S: Simd>(rows: &[&[u8]]) {
     for row in rows.iter().take(AHEAD) {
-        // SAFETY: the caller has the instruction set.
+        // SAFETY: the caller has the instruction set of `S`; `row` is a living slice, and a prefetch reads no
+        // memory.
         unsafe { fetch::<S>(row) };
     }
 }
@@ -239,7 +240,8 @@ unsafe fn fetch_first<S: Simd>(rows: &[&[u8]]) {
 #[inline(always)]
 unsafe fn fetch_ahead<S: Simd>(rows: &[&[u8]], at: usize) {
     if let Some(row) = rows.get(at + AHEAD) {
-        // SAFETY: the caller has the instruction set.
+        // SAFETY: the caller has the instruction set of `S`; `row` is a living slice, and a prefetch reads no
+        // memory.
         unsafe { fetch::<S>(row) };
     }
 }

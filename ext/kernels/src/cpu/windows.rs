@@ -221,7 +221,8 @@ pub fn weigh_channels(
     let added = added.unwrap_or_else(|| vec![0.0; channels]);
     let found = numbers(x, |values| {
         each_window(values, windows, channels, &factors, |isa, taps, out| {
-            // SAFETY: `each_window` hands over rows of `channels` numbers, as `added` has.
+            // SAFETY: each tap points to `channels` numbers of `x` and of `factors`, `out` to a row of as many, and
+            // `added` has as many; `isa` was detected.
             unsafe {
                 weigh(
                     isa,
@@ -244,7 +245,8 @@ pub fn largest_of_windows(x: &Tensor, windows: &Windows) -> Result<Option<Tensor
     let factors = vec![0.0; windows.kernel * windows.kernel * channels];
     let found = numbers(x, |values| {
         each_window(values, windows, channels, &factors, |isa, taps, out| {
-            // SAFETY: `each_window` hands over rows of `channels` numbers, as `least` has.
+            // SAFETY: each tap points to `channels` numbers of `x` and of `factors`, `out` to a row of as many, and
+            // `least` has as many; `isa` was detected.
             unsafe {
                 highest(
                     isa,

@@ -56,7 +56,7 @@ pub fn multiply(
     let find = |tensor: Option<&Tensor>| tensor.map(address).transpose();
     let (weight, from) = (address(matrix.weight)?, address(x)?);
     let (bias, added) = (find(matrix.bias)?, find(residual)?);
-    // Rows of a width that is no multiple of the alignment are refused by the same token.
+    // Rows of a width that is not a multiple of the alignment are refused by the same token.
     let row_bytes = |width: usize| (width * x.dtype().size_in_bytes()) as u64;
     let numbers = [weight, from, added.unwrap_or(0), bias.unwrap_or(0)];
     let widths = [row_bytes(inputs), row_bytes(outputs)];
@@ -121,7 +121,7 @@ fn blas(device: &CudaDevice) -> Result<Arc<Blas>> {
     }
     let blas = Arc::new(Blas {
         handle: lt::create_handle().map_err(failed)?,
-        // SAFETY: the library writes before it reads.
+        // SAFETY: the workspace is uninitialized memory of the device; cuBLASLt writes to it before it reads.
         workspace: unsafe { device.alloc::<u8>(WORKSPACE_BYTES)? },
         algorithms: Mutex::new(HashMap::new()),
     });
@@ -141,7 +141,8 @@ impl Blas {
             return Ok(*algorithm);
         }
         let preference = Preference::new()?;
-        // SAFETY: all handles are alive.
+        // SAFETY: the handle lives as long as `self`, the descriptors of `operation` and `preference` until the
+        // call returns.
         let chosen = unsafe {
             lt::get_matmul_algo_heuristic(
                 self.handle,

@@ -185,7 +185,7 @@ fn stream(
     } else {
         TILE_OUTPUTS
     };
-    // Blocks whose size is no multiple of 16 bytes are read from where rows begin with a word.
+    // Blocks whose size is not a multiple of 16 bytes are read from where rows begin with a word.
     let (alignment, inputs_alignment) = match kind.bytes() as u64 % ALIGNMENT {
         0 => (ALIGNMENT, kind.elements()),
         _ => (4, 2 * kind.elements()),

@@ -109,7 +109,8 @@ impl Choices {
             width,
             found: found(rows, width, device)?,
             chosen: 0,
-            // SAFETY: only what was written is read.
+            // SAFETY: the pinned memory is uninitialized; the host reads only what a kernel has written, after the
+            // event `written`.
             told: unsafe { context.alloc_pinned_with_flags(rows * 2, 0) }.w()?,
             written: context.new_event(None).w()?,
         })

@@ -77,7 +77,7 @@ fn overlaps(device: &CudaDevice) -> Result<bool> {
     static DRIVER: OnceLock<i32> = OnceLock::new();
     let driver = *DRIVER.get_or_init(|| {
         let mut version = 0;
-        // SAFETY: there is room for the number.
+        // SAFETY: `version` is a living i32 that the driver writes.
         match unsafe { sys::cuDriverGetVersion(&mut version) }.result() {
             Ok(()) => version,
             Err(_) => 0,

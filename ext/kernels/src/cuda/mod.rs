@@ -196,7 +196,8 @@ fn run_norm<T: Float>(
         rows: small(input.rows.count)?,
     };
     let elements = input.rows.count * input.rows.width;
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let normed = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let aligned = [Some(&input), other.as_ref(), Some(&weight), bias.as_ref()];
@@ -280,7 +281,8 @@ fn run_softmax<T: Float>(op: &Softmax, x: &CudaStorage, layout: &Layout) -> Resu
         lengths: rows(lengths.as_ref().map(|m| &m.rows))?,
     };
     let elements = input.rows.count * input.rows.width;
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "softmax")?;
@@ -361,7 +363,8 @@ fn run_elements<T: Float, P: DeviceRepr>(
     elements: usize,
     parameters: &P,
 ) -> Result<CudaStorage> {
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let out = unsafe { recording::alloc::<T>(device, elements)? };
     if elements > 0 {
         let function = function::<T>(device, kernel)?;
@@ -476,7 +479,8 @@ fn run_rope<T: Float>(op: &Rope, x: &CudaStorage, layout: &Layout) -> Result<Cud
         input: DeviceRows::of(&input.rows)?,
     };
     let elements = input.rows.count * input.rows.width;
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "rope")?;
@@ -509,7 +513,8 @@ fn run_mean_pool<T: Float>(op: &MeanPool, x: &CudaStorage, layout: &Layout) -> R
         input: DeviceRows::of(&input.rows)?,
     };
     let elements = sequences * input.rows.width;
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let boundaries = device::constant(&device, &op.boundaries)?;
@@ -560,7 +565,8 @@ fn run_l2_normalize<T: Float>(
         input: DeviceRows::of(&input.rows)?,
     };
     let elements = input.rows.count * input.rows.width;
-    // SAFETY: the kernel writes every element.
+    // SAFETY: the memory is uninitialized; the kernel launched below writes all `elements` before anything on the
+    // stream reads them.
     let out = unsafe { recording::alloc::<T>(&device, elements)? };
     if elements > 0 {
         let function = function::<T>(&device, "l2_normalize")?;

@@ -65,9 +65,9 @@ pub(super) unsafe fn alloc<T: DeviceRepr>(
         _ => None,
     });
     match memory {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises to write the memory before it is read.
         Some(memory) if count > 0 => unsafe { memory.alloc(count) },
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises to write the memory before it is read.
         _ => unsafe { device.alloc(count) },
     }
 }

@@ -22,7 +22,7 @@ impl Stage {
     fn new(words: usize, device: &CudaDevice) -> Result<Self> {
         let context = device.cuda_stream().context().clone();
         Ok(Self {
-            // SAFETY: only what was written is read.
+            // SAFETY: the pinned memory is uninitialized; the device reads only words that the host has written.
             words: unsafe { context.alloc_pinned_with_flags(words, 0) }.w()?,
             read: context.new_event(None).w()?,
         })

@@ -156,7 +156,7 @@ impl PagedLayer {
         }
     }
 
-    /// Makes room for at least `pages` pages.
+    /// Reserves memory for at least `pages` pages.
     pub fn reserve(&mut self, pages: usize) -> Result<()> {
         match &mut self.0 {
             Pages::Cpu(stored) => stored.reserve(pages),

@@ -63,7 +63,7 @@ pub(super) fn fill<U: WithDType>(
         write(index * CHUNK, zeroed(part));
         Ok(())
     })?;
-    // SAFETY: every part was zeroed at least.
+    // SAFETY: the parts cover the `count` elements of the capacity, and `zeroed` has initialized each of them.
     unsafe { result.set_len(count) };
     Ok(result)
 }
@@ -82,7 +82,8 @@ fn zeroed<U: WithDType>(part: &mut [MaybeUninit<U>]) -> &mut [U] {
     for slot in part.iter_mut() {
         slot.write(U::zero());
     }
-    // SAFETY: every element was just written.
+    // SAFETY: every element of the exclusively borrowed `part` was just written; `MaybeUninit<U>` has the layout
+    // of `U`.
     unsafe { &mut *(part as *mut [MaybeUninit<U>] as *mut [U]) }
 }
 

@@ -55,7 +55,7 @@ impl Importance<'_> {
 pub fn quantize(kind: BlockType, values: &[f32], importance: Option<&[f32]>) -> Result<Vec<u8>> {
     if !kind.is_written() {
         return Err(Error::InvalidInput(format!(
-            "numbers do not become blocks of {}",
+            "numbers can't be quantized to {}",
             kind.name()
         )));
     }

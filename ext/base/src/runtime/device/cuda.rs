@@ -22,7 +22,7 @@ pub fn missing_from_build(device: impl std::fmt::Display) -> String {
     }
 }
 
-/// What the machine lacks, by CUDA's own error and the number of GPUs it counts.
+/// Why there is no GPU, by CUDA's own error and the number of GPUs it counts.
 pub fn explain(index: usize, error: &str, count: Option<usize>) -> String {
     let device = format!("cuda:{index}");
     let has = |name: &str| error.contains(name);

@@ -99,7 +99,7 @@ impl Device {
     }
 
     /// Whether a model is compared with the CPU after loading, unless told.
-    pub fn is_proved_on_load(self) -> bool {
+    pub fn is_checked_on_load(self) -> bool {
         self != Self::Cpu
     }
 }

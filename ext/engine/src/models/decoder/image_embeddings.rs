@@ -122,8 +122,7 @@ impl ImageTable {
             .and_then(|count| first?.checked_add(count));
         let (Some(first), Some(end)) = (first, end) else {
             return Err(Error::Generation(
-                "this model has seen so many images that none more can be told apart: load it anew"
-                    .into(),
+                "this model has read the maximum number of images: load it again".into(),
             ));
         };
         known.given = end - vocabulary as u32;

@@ -287,7 +287,7 @@ impl Decoder {
         self.logits(&hidden, &adapters)
     }
 
-    /// Runs pieces of several sequences, for which the pool has made room, in one pass over the weights;
+    /// Runs pieces of several sequences, whose pages the pool has reserved, in one forward pass;
     /// returns the logits that are wanted, `[rows, vocabulary]` in f32. Each may have an adapter of its own;
     /// those of one adapter should be neighbours. After an error the sequences are as before.
     pub fn forward_batch(

@@ -102,9 +102,9 @@ impl PageBook {
 
     /// Counts what the state of a sequence takes; false, and nothing is counted, where there is too little left.
     pub fn charge(&mut self, pages: usize) -> bool {
-        let has_room = self.make_room(pages);
-        self.charged += if has_room { pages } else { 0 };
-        has_room
+        let fits = self.evict_for(pages);
+        self.charged += if fits { pages } else { 0 };
+        fits
     }
 
     /// What such a state took.
@@ -112,8 +112,8 @@ impl PageBook {
         self.charged -= pages;
     }
 
-    /// Gives up what is kept for nobody in particular until there is room for so many pages more.
-    fn make_room(&mut self, pages: usize) -> bool {
+    /// Evicts cached pages and saved states until so many more pages fit.
+    fn evict_for(&mut self, pages: usize) -> bool {
         while self.used() + self.idle() + pages > self.limit {
             if self.forget_oldest().is_none() && !self.forget_state() {
                 return false;
@@ -122,7 +122,7 @@ impl PageBook {
         true
     }
 
-    /// Gives up the saved state that was not wanted for the longest time, in a page that somebody uses.
+    /// Evicts the least recently used saved state among those of pages in use.
     fn forget_state(&mut self) -> bool {
         let nodes = self.nodes.iter_mut().flatten();
         let oldest = nodes.filter(|node| node.state.is_some());
@@ -134,10 +134,10 @@ impl PageBook {
         true
     }
 
-    /// A page for a sequence, the one behind `last` where that can be had. Where none is left, the least
-    /// recently used of the idle ones is given up for it.
+    /// A page for a sequence, the one behind `last` where that is free. Where none is left, the least
+    /// recently used idle page is evicted.
     pub fn allocate(&mut self, last: Option<u32>) -> Option<u32> {
-        if self.state_pages > 0 && !self.make_room(1) {
+        if self.state_pages > 0 && !self.evict_for(1) {
             return None;
         }
         let behind = last.map(|last| last + 1);
@@ -244,9 +244,9 @@ impl PageBook {
         let Some(page) = parent.map(|node| self.node(node).page) else {
             return;
         };
-        // What makes room for it may be its own page.
+        // The eviction may take its own page.
         self.take(page);
-        if self.make_room(self.state_pages) {
+        if self.evict_for(self.state_pages) {
             let node = self.place[page as usize].and_then(|node| self.nodes[node].as_mut());
             if let Some(node) = node {
                 self.saved += usize::from(node.state.is_none());
@@ -264,7 +264,7 @@ impl PageBook {
             .find(|&node| self.node(node).tokens == tokens)
     }
 
-    /// Keeps the pages of a text for whoever begins alike; a page that is kept already replaces the
+    /// Adds a sequence's pages to the prefix cache; a page that is cached already replaces the
     /// sequence's own. The first `passed` pages are not the sequence's any more: what follows is kept where
     /// they still are. A last page that is not full is kept only `finally`, since it is written to before.
     pub fn keep(
@@ -319,7 +319,7 @@ impl PageBook {
         }
     }
 
-    /// Gives up every idle page.
+    /// Evicts every idle page.
     pub fn forget_idle(&mut self) {
         while let Some(page) = self.forget_oldest() {
             self.free.insert(page);
@@ -398,8 +398,8 @@ impl PageBook {
         }
     }
 
-    /// Gives up the idle page that was not wanted for the longest time, and returns it. One that others
-    /// follow comes last: they are not found any more without it.
+    /// Evicts the least recently used idle page, and returns it. A page that others follow is evicted
+    /// last: they are not found without it.
     fn forget_oldest(&mut self) -> Option<u32> {
         let idle = self.nodes.iter().enumerate().filter_map(|(number, node)| {
             let node = node.as_ref()?;
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_found_by_whole_pages_and_a_part_of_one() {
+    fn a_prefix_is_found_by_whole_pages_and_a_part_of_one() {
         let mut book = PageBook::new(8);
         let tokens = text(2 * PAGE + 10, 1);
         let mut pages = write(&mut book, &tokens);
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_goes_on_replaces_its_beginning() {
+    fn a_longer_page_replaces_its_prefix() {
         let mut book = PageBook::new(4);
         let tokens = text(20, 1);
         let mut short = write(&mut book, &tokens[..10]);

@@ -282,7 +282,7 @@ fn of_tower(module: &str) -> bool {
     words.any(|word| towers.iter().any(|tower| word.starts_with(tower)))
 }
 
-/// Adapters of an inner or an outer model lack or have a beginning.
+/// Tensor names in adapters of an inner model have no prefix; those of an outer model have one.
 fn same(target: &str, module: &str) -> bool {
     let ends = |long: &str, short: &str| {
         long.strip_suffix(short)
@@ -572,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_found_with_and_without_their_beginning() {
+    fn modules_are_found_with_and_without_a_prefix() {
         let target = "model.layers.1.self_attn.q_proj";
         assert!(same(target, target));
         assert!(same(target, "layers.1.self_attn.q_proj"));

@@ -43,7 +43,7 @@ pub struct KvPool {
 pub struct Sequence {
     tokens: Vec<u32>,
     pages: Vec<u32>,
-    /// How many of the first pages were given up, since no token to come sees them. Others may have them.
+    /// How many of the first pages were released, since they are out of every window. Others may use them.
     passed: usize,
     /// Which rotation the keys were made with; see `RopeConfig::variant`.
     rope_variant: usize,
@@ -280,7 +280,7 @@ impl KvPool {
             .tokens
             .extend_from_slice(&tokens[..sequence.pages.len() * PAGE]);
         if let Some((page, common)) = found.partly {
-            // The page may be the one that is given up for its copy.
+            // The page may be the one that is evicted for its copy.
             if let Some(copy) = self.book.allocate(sequence.pages.last().copied()) {
                 if let Err(error) = self.copy(page, copy) {
                     self.book.release(copy);
@@ -302,7 +302,7 @@ impl KvPool {
     }
 
     fn copy(&mut self, from: u32, to: u32) -> Result<()> {
-        self.make_room(to)?;
+        self.reserve_page(to)?;
         if from == to {
             return Ok(());
         }
@@ -310,7 +310,7 @@ impl KvPool {
     }
 
     /// Makes sure that there is memory for a page.
-    fn make_room(&mut self, page: u32) -> Result<()> {
+    fn reserve_page(&mut self, page: u32) -> Result<()> {
         let pages = page as usize + 1;
         self.all_mut().try_for_each(|layer| layer.reserve(pages))
     }
@@ -337,7 +337,7 @@ impl KvPool {
                 return Ok(false);
             };
             sequence.pages.push(page);
-            if let Err(error) = self.make_room(page) {
+            if let Err(error) = self.reserve_page(page) {
                 self.shorten(sequence, before);
                 return Err(error);
             }
@@ -354,7 +354,7 @@ impl KvPool {
         sequence.passed = sequence.passed.min(pages);
     }
 
-    /// Lets others that begin alike have the sequence's full pages.
+    /// Adds the sequence's full pages to the prefix cache.
     pub fn share(&mut self, sequence: &mut Sequence) {
         if sequence.prompt > 0 {
             return;
@@ -372,8 +372,8 @@ impl KvPool {
         }
     }
 
-    /// Gives up the pages that no token to come sees, in a model whose layers all have a window. They are
-    /// kept in the prefix cache until the memory is wanted.
+    /// Releases the pages that are out of every window, in a model whose layers all have one. They stay
+    /// in the prefix cache until the memory is needed.
     pub fn pass_by(&mut self, sequence: &mut Sequence) {
         let Some(reach) = self.reach else { return };
         let passed = (sequence.length() + 1).saturating_sub(reach) / PAGE;
@@ -457,7 +457,7 @@ impl KvPool {
         self.state_memory.as_mut()
     }
 
-    /// Gives up what is kept for nobody in particular.
+    /// Evicts every cached page and state that no sequence uses.
     pub fn forget_idle(&mut self) {
         self.book.forget_idle();
     }

@@ -194,7 +194,7 @@ impl Decoder {
         if !is_recorded {
             match self.record(size, &words, pool, state) {
                 Ok(recorded) => {
-                    state.make_room();
+                    state.reserve();
                     state.recorded.insert(size, recorded);
                 }
                 Err(error) => {
@@ -463,7 +463,7 @@ impl Recorded {
 }
 
 impl Recordings {
-    fn make_room(&mut self) {
+    fn reserve(&mut self) {
         if self.recorded.len() < MOST {
             return;
         }

@@ -169,7 +169,7 @@ fn extended(rows: &Tensor, count: usize) -> Result<Tensor> {
     Ok(more)
 }
 
-/// Makes room for so many rows at least.
+/// Reserves at least so many rows.
 fn grow(rows: &mut Tensor, count: usize) -> Result<()> {
     let there = rows.dim(0)?;
     if there < count {

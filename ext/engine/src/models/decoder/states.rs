@@ -194,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes room for so many copies of a step.
+    /// Reserves so many copies of a step.
     fn reserve(
         &mut self,
         marks: usize,

@@ -335,7 +335,7 @@ fn moonshine_rope(raw: &RawConfig, head_size: usize) -> Result<RopeConfig> {
     if let Some(kind @ ("dynamic" | "longrope")) = kind {
         return Err(Error::unsupported(
             raw.file(),
-            format!("the rope_type {kind:?} is not supported in models of speech"),
+            format!("the rope_type {kind:?} is not supported in speech models"),
         ));
     }
     match &rope.scaling {

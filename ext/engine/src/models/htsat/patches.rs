@@ -184,7 +184,7 @@ impl Patches {
         let whole = Windows::load(config, &modules.at("proj"), (config.patch, config.stride))?;
         if whole.count != config.grid() {
             return Err(modules.corrupt(format!(
-                "its patches make a grid of {:?} where {:?} is wanted",
+                "its patches make a grid of {:?} instead of {:?}",
                 whole.count,
                 config.grid()
             )));

@@ -176,8 +176,8 @@ impl CrossDecoder {
         })
     }
 
-    /// One more token in each row of several groups, which may be of different lengths, in one pass over the
-    /// weights: f32 logits [rows, vocabulary], and each group's cache with that token.
+    /// One more token in each row of several groups, which may be of different lengths, in one forward
+    /// pass: f32 logits [rows, vocabulary], and each group's cache with that token.
     pub fn write_together(
         &self,
         groups: &[Rows<'_>],

@@ -121,8 +121,8 @@ impl Seq2Seq {
         Ok((logits, caches.remove(0)))
     }
 
-    /// `decode` for several groups of rows, which may be of different lengths, in one pass over the
-    /// weights: logits of all rows, and each group's cache.
+    /// `decode` for several groups of rows, which may be of different lengths, in one forward
+    /// pass: logits of all rows, and each group's cache.
     pub fn write_together(
         &self,
         groups: &[Rows<'_>],

@@ -48,7 +48,7 @@ impl BiasTable {
         let elements = [self.heads, tokens, tokens];
         memory::ensure_elements(&elements, 4, "the biases of patches")?;
         let learned = old_high * old_wide;
-        // The reference reads the table of a grid that is no square with rows and columns exchanged.
+        // The reference reads the table of a grid that is not square with rows and columns exchanged.
         let (down, across) = (between(old_wide, high), between(old_high, wide));
         let mut values = vec![0f32; self.heads * tokens * tokens];
         for head in 0..self.heads {

@@ -65,7 +65,7 @@ pub struct Blocks {
 /// What stands for a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisionPooling {
-    /// The first token, which is no patch.
+    /// The first token, which is not a patch.
     First,
     /// What a learned query finds (SigLIP).
     Attention,

@@ -226,7 +226,7 @@ impl Merged {
     }
 }
 
-/// Windows and blocks of other edges are no model's.
+/// No model has windows or blocks of other edges.
 fn check_edges(raw: &RawConfig, vision: &RawConfig) -> Result<()> {
     let edges = [
         vision.opt_integers("window_kernel_size")?,

@@ -47,7 +47,7 @@ pub struct VideoConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Id(u32),
-    /// By its text; tokenizers may lack it.
+    /// By its text; a tokenizer may not have it.
     Name(&'static str),
 }
 

@@ -90,7 +90,7 @@ impl Scheduler {
                     continue;
                 }
                 if begins {
-                    self.note_beginning(&state);
+                    self.note_prefill(&state);
                 }
             }
             running += usize::from(state.sequence.is_some());
@@ -153,7 +153,7 @@ impl Scheduler {
             if count == 0 {
                 continue;
             }
-            match self.make_room(requests, at, count, shared, planned.is_empty()) {
+            match self.reserve_pages(requests, at, count, shared, planned.is_empty()) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
@@ -231,7 +231,7 @@ impl Scheduler {
         piece.tokens.append(&mut draft);
     }
 
-    fn note_beginning(&self, state: &RequestState) {
+    fn note_prefill(&self, state: &RequestState) {
         let cached = state.cached.unwrap_or(0);
         self.stats.queue_ms.observe_time(state.came.elapsed());
         self.stats.tokens_in.add((state.ids.len() - cached) as u64);
@@ -243,7 +243,7 @@ impl Scheduler {
 
     /// Pages for `count` more tokens of a request; where there are none left, others are preempted. False where
     /// it has to wait for one that came before it.
-    fn make_room(
+    fn reserve_pages(
         &self,
         requests: &[Active<RequestState>],
         at: usize,
@@ -432,7 +432,7 @@ impl Scheduler {
             };
             Ok((logits, chosen))
         };
-        let bug = "red-candle met a bug of its own while it generated. Please report it";
+        let bug = "internal error in red-candle while it generated. Please report it";
         let computed = caught(bug, forward)?;
         #[cfg(test)]
         self.faults.check()?;
@@ -500,7 +500,7 @@ impl Scheduler {
     fn take(&self, state: &mut RequestState, scores: &Scores) -> Result<(u32, String)> {
         let started = Instant::now();
         let room = state.has_room();
-        let bug = "red-candle met a bug of its own while it chose a token. Please report it";
+        let bug = "internal error in red-candle while it chose a token. Please report it";
         let taken = caught(bug, || state.run.take(scores, room));
         state.run.chose(started.elapsed());
         let (token, piece) = taken?;

@@ -126,7 +126,7 @@ fn compute_each(
     cancel: &CancelToken,
 ) -> Result<Vec<Result<Computed>>> {
     let compute = |requests: &mut [&mut RequestState]| {
-        let bug = "red-candle met a bug of its own while it generated. Please report it";
+        let bug = "internal error in red-candle while it generated. Please report it";
         caught(bug, || compute(model, requests, cancel))
     };
     match compute(requests) {
@@ -206,7 +206,7 @@ fn choose(
     request: &mut RequestState,
     computed: Result<Computed>,
 ) -> (Option<String>, Option<Result<()>>) {
-    let bug = "red-candle met a bug of its own while it chose a token. Please report it";
+    let bug = "internal error in red-candle while it chose a token. Please report it";
     let chosen = computed.and_then(|(rows, cache)| caught(bug, || request.choose(&rows, &cache)));
     match chosen {
         Ok(said) => (Some(said), request.is_over().then_some(Ok(()))),

@@ -233,7 +233,7 @@ impl Scheduler {
             self.draft_lines(&decoder, &mut lines, shared, cancel)
         };
         let drafted = catch_unwind(AssertUnwindSafe(drafted)).unwrap_or_else(|_| {
-            let message = "red-candle met a bug of its own while a draft model drafted";
+            let message = "internal error in red-candle while a draft model drafted";
             Err(Error::Internal(message.to_owned()))
         });
         for line in &mut lines {

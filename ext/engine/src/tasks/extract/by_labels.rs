@@ -364,7 +364,7 @@ impl LabelExtractor {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Every word becomes tokens by itself. Those that the tokenizer leaves out are no words.
+    /// Every word is tokenized by itself. Words without tokens are left out.
     fn split(&self, text: &str, cancel: &CancelToken) -> Result<Split> {
         let mut known: HashMap<&str, Vec<u32>> = HashMap::new();
         let (mut words, mut tokens) = (Vec::new(), Vec::new());

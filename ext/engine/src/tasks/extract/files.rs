@@ -122,7 +122,7 @@ impl ExtractConfig {
         {
             return Err(Error::unsupported(
                 raw.file(),
-                "post_fusion_schema mixes labels and words by attention",
+                "post_fusion_schema (attention between labels and words) is unsupported",
             ));
         }
         let count = |name: &str, usual: usize| -> Result<usize> {

@@ -154,7 +154,7 @@ fn refuse_others(raw: &RawConfig) -> Result<()> {
     match raw.opt_f64("encoder_layer_id")? {
         Some(layer) if layer != -1.0 => Err(Error::unsupported(
             raw.file(),
-            "it reads the states of another layer than the last (encoder_layer_id)",
+            "encoder_layer_id other than the last layer is unsupported",
         )),
         _ => Ok(()),
     }

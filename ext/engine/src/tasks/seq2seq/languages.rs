@@ -73,7 +73,7 @@ impl Languages {
         }
         let shown: Vec<&str> = self.tokens.keys().take(SHOWN).map(String::as_str).collect();
         Err(Error::InvalidInput(format!(
-            "this model knows no language {code:?}; it has {} of them, such as {}",
+            "unknown language {code:?}; this model has {}, such as {}",
             self.tokens.len(),
             shown.join(", ")
         )))

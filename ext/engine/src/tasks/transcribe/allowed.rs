@@ -14,7 +14,7 @@ pub struct Allowed {
     beyond: Beyond,
 }
 
-/// Tokens that are no text.
+/// Tokens that do not stand for text.
 #[derive(Clone, Copy, Debug)]
 pub struct Beyond {
     /// All from here on.

@@ -14,7 +14,7 @@ use formats::text::compression;
 
 /// Seconds that a token for times stands for.
 pub const STEP: f64 = 0.02;
-/// Above this one, text is no context for the next window.
+/// Above this temperature, the text is not used as context for the next window.
 const STEADY: f32 = 0.5;
 
 /// One audio on its way.
@@ -153,7 +153,7 @@ pub fn step(
     {
         let mut cut = cut(parts, &progress[at], &decoded, settings)?;
         if settings.timestamps == Timestamps::Words {
-            // Silence after the audio's end is no place for words.
+            // No word can be in the silence after the audio's end.
             let rate = f64::from(parts.extractor.rate());
             let samples = (progress[at].transcript.duration * rate).round() as usize;
             let spoken = (samples / parts.hop).saturating_sub(progress[at].seek);

@@ -30,7 +30,7 @@ pub struct WhisperTokens {
     pub always_timestamps: bool,
     /// The token of 0 s; those after it stand for steps of 20 ms.
     pub first_timestamp: u32,
-    /// From this one on tokens are no text.
+    /// The first token that does not stand for text.
     pub first_beyond_text: u32,
     /// Precedes the text before a window.
     pub previous: Option<u32>,

@@ -133,11 +133,11 @@ impl ImageEncoder {
         cancel: &CancelToken,
     ) -> Result<Arc<ImageEmbeddings>> {
         let videos = self.videos.as_ref().ok_or_else(|| {
-            Error::InvalidInput("this model reads no videos: pass frames as images".into())
+            Error::InvalidInput("this model does not read videos: pass frames as images".into())
         })?;
         if !rate.is_finite() || rate <= 0.0 {
             return Err(Error::InvalidInput(format!(
-                "a video of {rate} frames per second is not possible"
+                "fps must be finite and greater than 0, not {rate}"
             )));
         }
         let images = frames.iter().enumerate().map(|(index, frame)| {

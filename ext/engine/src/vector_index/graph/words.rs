@@ -78,7 +78,7 @@ impl Words {
         memory::vector(&[count], "the graph of an index")
     }
 
-    /// Makes room for so many more, in memory.
+    /// Reserves memory for so many more.
     pub fn reserve(&mut self, more: usize) -> Result<()> {
         if let Self::Mapped(mapped) = self {
             let mut bytes = memory::vector(&[mapped.len()], "the graph of an index")?;

@@ -1,6 +1,6 @@
 //! HTTP that can be cancelled at any moment.
 //!
-//! Each exchange runs in a thread of its own and hands over its chunks through a channel, so that
+//! Each exchange runs in a thread of its own and sends its chunks through a channel, so that
 //! neither a slow name server nor a stalled connection keeps the caller from leaving. A thread
 //! that is left behind ends at its next chunk or timeout.
 

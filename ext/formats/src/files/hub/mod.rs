@@ -231,7 +231,7 @@ impl Repo {
                 }
                 Ok(Lookup::Absent)
             }
-            // A cached snapshot may lack a file that the repository doesn't have either, such as the
+            // A file missing from a cached snapshot may be missing from the repository too, such as the
             // config.json of GGUF files.
             Err(Error::Download(reason)) if known || self.cached_snapshot().is_some() => {
                 self.fall_back(reason);

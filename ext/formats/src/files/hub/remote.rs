@@ -308,7 +308,7 @@ impl Retry {
         self.since = Instant::now();
     }
 
-    /// Waits for the next try, or gives up.
+    /// Waits for the next try, or returns the error.
     pub fn after(&mut self, failure: Failure, cancel: &CancelToken) -> Result<()> {
         let (reason, wait) = match failure {
             Failure::Final(error) => return Err(error),

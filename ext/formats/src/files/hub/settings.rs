@@ -91,7 +91,7 @@ impl Settings {
         let cache = path("HF_HUB_CACHE").or_else(|| home.as_ref().map(|home| home.join("hub")));
         let cache = cache.ok_or_else(|| {
             Error::InvalidInput(
-                "there is no place for downloaded models: set HF_HUB_CACHE, HF_HOME or HOME to a directory"
+                "there is no directory for downloaded models: set HF_HUB_CACHE, HF_HOME or HOME to a directory"
                     .to_owned(),
             )
         })?;

@@ -191,7 +191,7 @@ impl Mixing {
     fn pixels(self, frame: &Frame) -> Vec<u8> {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor was asked.
+            // SAFETY: `wide_pixels` needs AVX2, which was just detected, and takes no pointers.
             return unsafe { self.wide_pixels(frame) };
         }
         self.plain_pixels(frame)
@@ -256,7 +256,7 @@ impl Mixing {
     }
 }
 
-/// Photoshop's inverted inks, as every program writes them: 255 is no ink.
+/// Photoshop's inverted inks, as every program writes them: 255 means without ink.
 fn mixed(ink: u8, black: u8) -> u8 {
     // Pillow's rounding of a product of two bytes.
     let product = (255 - u32::from(ink)) * u32::from(black) + 128;

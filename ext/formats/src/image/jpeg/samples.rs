@@ -229,7 +229,7 @@ mod tests {
         assert!(samples.iter().all(|&sample| sample == 138));
         coefficients[0] = 2000;
         assert_eq!(block(&coefficients, &[2; 64]), [255; 64]);
-        // Numbers beyond any picture's are no error.
+        // Numbers out of range are clamped, not an error.
         block(&[i16::MIN; 64], &[u16::MAX; 64]);
     }
 

@@ -143,7 +143,7 @@ fn named_templates(directory: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// What a loader hands over to become a [`Tokenizer`].
+/// What a loader passes on to become a [`Tokenizer`].
 pub(super) struct Parts {
     pub core: tokenizers::Tokenizer,
     pub special_tokens: SpecialTokens,

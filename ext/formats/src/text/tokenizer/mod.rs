@@ -130,7 +130,7 @@ impl Tokenizer {
     }
 
     /// Of the bytes of tokens in the order of their merging, and the tokens after them: special ones, and others
-    /// that are no text.
+    /// that do not stand for text.
     pub fn from_ranks(
         tokens: &[&[u8]],
         special: &[String],

@@ -259,7 +259,8 @@ pub fn scores(
     let count = queries.len() / keys.width.max(1);
     assert!(keys.holds(seen) && seen.end <= stride && out.len() >= count * stride);
     let (queries, out) = (queries.as_ptr(), out.as_mut_ptr());
-    // SAFETY: the lengths were just checked.
+    // SAFETY: the assertion checked that `keys` holds the rows `seen`, that `queries` has `count` rows of their
+    // width and `out` `count` rows of `stride`; `isa` was detected.
     unsafe { run_scores(isa, queries, count, keys, seen.clone(), out, stride) };
 }
 
@@ -275,7 +276,8 @@ pub fn weigh(
     let count = out.len() / values.width.max(1);
     assert!(values.holds(seen) && seen.end <= stride && probabilities.len() >= count * stride);
     let (probabilities, out) = (probabilities.as_ptr(), out.as_mut_ptr());
-    // SAFETY: the lengths were just checked.
+    // SAFETY: the assertion checked that `values` holds the rows `seen`, that `probabilities` has `count` rows of
+    // `stride` and `out` `count` rows of the values' width; `isa` was detected.
     unsafe { run_weigh(isa, probabilities, count, stride, values, seen.clone(), out) };
 }
 

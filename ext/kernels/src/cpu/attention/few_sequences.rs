@@ -40,7 +40,7 @@ impl<T: Element> Call<'_, T> {
     pub(super) unsafe fn few(&self, unit: &Unit, heads: usize, out: Output<T>) {
         #[cfg(target_arch = "x86_64")]
         if self.takes_tiles() && unit.queries > 0 {
-            // SAFETY: the caller vouches for `out`.
+            // SAFETY: `out` holds a row for every token and head, as the caller promises; `takes_tiles` found AMX.
             return unsafe { self.few_tiled(unit, heads, out) };
         }
         let shape = self.shape;

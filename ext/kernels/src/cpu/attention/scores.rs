@@ -16,11 +16,12 @@ pub fn packed_width(width: usize) -> usize {
     width.next_multiple_of(PANEL)
 }
 
-/// A panel [width, 32] of at most 32 keys; what is beyond the last is no key's.
+/// A panel [width, 32] of at most 32 keys; columns beyond the last key are unused.
 pub fn pack_keys(isa: Isa, (rows, count): (StridedRows<'_>, usize), panel: &mut [f32]) {
     assert!(rows.holds(&(0..count)) && (1..=PANEL).contains(&count));
     assert!(panel.len() == rows.width * PANEL);
-    // SAFETY: the lengths were just checked.
+    // SAFETY: the assertions checked that `rows` holds `count` rows, from 1 to a panel's, and that `panel` has
+    // their width times a panel's columns; `isa` was detected.
     unsafe { pack_keys_on(isa, rows, count, panel.as_mut_ptr()) }
 }
 
@@ -71,7 +72,8 @@ pub fn pack_values(
 ) {
     assert!(rows.holds(&(0..count)) && first + count <= keys);
     assert!(panels.len() == packed_width(rows.width) * keys);
-    // SAFETY: the lengths were just checked.
+    // SAFETY: the assertions checked that `rows` holds `count` rows and that `panels` has room for the packed
+    // width of `keys` rows; `isa` was detected.
     unsafe { pack_values_on(isa, rows, count, (first, keys), panels.as_mut_ptr()) }
 }
 

@@ -159,7 +159,8 @@ impl<T: Element> Call<'_, T> {
     /// # Safety
     /// `out` holds a row for every token and head.
     unsafe fn unit(&self, unit: &Unit, out: Output<T>) {
-        // SAFETY: the caller vouches for `out`.
+        // SAFETY: `out` is valid for a row of every token and head, as the caller promises; AMX is used only where
+        // `takes_tiles` found it.
         unsafe {
             if unit.queries < LEAST_IN_PANELS {
                 return self.few(unit, 1, out);

@@ -141,7 +141,7 @@ impl<'a> TiledUnit<'a> {
                 Some(second) => {
                     let second = &second[panel * PANEL..][..part.len()];
                     let (from, to) = ((part.as_ptr(), second.as_ptr()), to.as_mut_ptr());
-                    // SAFETY: all have the length.
+                    // SAFETY: `first`, `second` and `to` are slices of `part.len()` elements; `isa` was detected.
                     unsafe { join_rows(self.isa, from, to, part.len()) };
                 }
                 None => to
@@ -326,7 +326,8 @@ unsafe fn multiply(
         stride: out_stride * size_of::<f32>(),
         later: None,
     };
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller promises 32 rows of `depth` at `x`, a panel as deep, and 32 rows at `out`, at these
+    // strides; `Tiles` exists only where AMX does.
     unsafe { multiply_bf16(tiles, count, operands) };
 }
 
@@ -362,7 +363,8 @@ unsafe fn join_rows_with<S: Simd>(
     count: usize,
 ) {
     for at in 0..count {
-        // SAFETY: the caller vouches for the length.
+        // SAFETY: `first` and `second` are valid for reads and `to` for writes of `count` elements, as the caller
+        // promises.
         unsafe { *to.add(at) = join(*first.add(at), *second.add(at)) };
     }
 }

@@ -19,7 +19,8 @@ pub fn largest(x: &Tensor) -> Result<Option<Vec<Largest>>> {
     }
     let x = RowView::<f32>::new(storage, layout)?;
     let (count, width) = (x.rows.count, x.rows.width);
-    // SAFETY: every row is looked at once.
+    // SAFETY: ranges are disjoint and cover all rows, so every element of the output is written once, at an offset
+    // below `count`.
     let found = unsafe {
         build(count, |out: Output<Option<(u32, f32)>>| {
             for_each_range(count, width, |range| {

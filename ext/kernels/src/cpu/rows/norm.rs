@@ -200,7 +200,7 @@ impl<S: Simd> RowValue<S> for Biased<S::V> {
 /// Where the mean may lie, by the first vectors of a row whose first element is `first`; 0 where no
 /// mean is taken.
 #[inline(always)]
-unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, to: Target) -> f32 {
+unsafe fn estimate<S: Simd>(row: impl RowValue<S>, first: f32, to: Target) -> f32 {
     // SAFETY: the row has as many numbers as the target is wide, as the caller vouches, and no vector reaches
     // beyond; the caller has the instruction set.
     unsafe {
@@ -223,15 +223,15 @@ unsafe fn guess<S: Simd>(row: impl RowValue<S>, first: f32, to: Target) -> f32 {
 
 /// Normalizes the row that lies at `x` once `row` was read.
 ///
-/// Mean and variance are taken from differences to a guess of the mean, so that a large offset costs no
-/// digits. Where the guess was bad, a second pass takes them from differences to the mean; what the
+/// Mean and variance are taken from differences to a estimate of the mean, so that a large offset costs no
+/// digits. Where the estimate was bad, a second pass takes them from differences to the mean; what the
 /// rounded mean misses is made up for.
 #[inline(always)]
-unsafe fn normalize<S: Simd>(row: impl RowValue<S>, guess: f32, x: *const f32, to: Target) {
+unsafe fn normalize<S: Simd>(row: impl RowValue<S>, estimate: f32, x: *const f32, to: Target) {
     // SAFETY: `row`, `x`, the weight, the bias unless null, and `out` have as many numbers as the target is wide,
     // as the caller vouches, who has the instruction set.
     unsafe {
-        let (mut center, mut drift) = (guess, 0.0);
+        let (mut center, mut drift) = (estimate, 0.0);
         let mut variance;
         if to.centered {
             (drift, variance) = mean_and_variance::<S>(row, to.width, center);
@@ -275,8 +275,8 @@ unsafe fn norm_rows_with<S: Simd>(x: *const f32, rows: &Rows, range: Range<usize
     unsafe {
         for row in range {
             let (x, next) = row_and_next(x, rows, row);
-            let guess = guess::<S>(x, *x, to);
-            normalize::<S>(Read { x, next }, guess, x, to.row(row));
+            let estimate = guess::<S>(x, *x, to);
+            normalize::<S>(Read { x, next }, estimate, x, to.row(row));
         }
     }
 }
@@ -294,13 +294,13 @@ unsafe fn add_norm_rows_with<S: Simd>(
         for row in range {
             let (at, next) = row_and_next(x, rows, row);
             let (residual, next_residual) = row_and_next(residual, residual_rows, row);
-            let guess = guess::<S>(Added(at, residual), *at + *residual, to);
+            let estimate = guess::<S>(Added(at, residual), *at + *residual, to);
             let sum = Accumulated {
                 x: at.cast_mut(),
                 residual,
                 next: [next, next_residual],
             };
-            normalize::<S>(sum, guess, at, to.row(row));
+            normalize::<S>(sum, estimate, at, to.row(row));
         }
     }
 }

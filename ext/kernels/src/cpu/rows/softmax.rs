@@ -175,7 +175,7 @@ dispatched! {
 /// ln Σ e^x of a row, of which at least one number is finite.
 pub fn log_sum_exp(isa: Isa, row: &[f32]) -> f32 {
     with_scratch(row.len(), |out| {
-        // SAFETY: both have as many numbers.
+        // SAFETY: `row` and `out` are slices of `row.len()` numbers; `isa` was detected.
         unsafe { log_sum(isa, row.as_ptr(), out.as_mut_ptr(), row.len()) }
     })
 }
@@ -229,7 +229,7 @@ impl<T: Element> SoftmaxMasks<'_, T> {
         additive && keep && column < self.length(row, width)
     }
 
-    /// A row whose sum is no positive number: masked elements are 0, the others NaN.
+    /// A row whose sum is zero or NaN: masked elements are 0, the others NaN.
     ///
     /// # Safety
     /// `out` is valid for writes of `width` elements.
@@ -240,7 +240,8 @@ impl<T: Element> SoftmaxMasks<'_, T> {
             } else {
                 0.0
             };
-            // SAFETY: the caller vouches for `out`.
+            // SAFETY: `out` is valid for writes of `width` elements, as the caller promises, and `column` is below
+            // `width`.
             unsafe { *out.add(column) = value };
         }
     }

@@ -67,7 +67,7 @@ macro_rules! vectors {
             }
             #[inline(always)]
             unsafe fn farthest(from: *const $number, count: usize) -> f32 {
-                // Without their sign, numbers are in the order of their bits, infinity and what is none last.
+                // Without their sign, numbers are in the order of their bits, infinity and NaN last.
                 let mut most = 0;
                 for at in 0..count {
                     // SAFETY: the caller has `count` numbers at `from`; their bits are an integer of the same size.

@@ -76,7 +76,7 @@ fn give_or_say(object: Result<Object, String>, problem: &Sink) -> Raw {
     give(object.ok())
 }
 
-/// A buffer of the host's; what `setBytes` copies is none.
+/// A buffer of the host's; the copies of `setBytes` do not count.
 fn counted(allocation: Allocation) -> Object {
     report::count("buffers");
     Object::Buffer(Arc::new(allocation))

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn retain(raw: Raw) {
 }
 
 /// # Safety
-/// The caller has a reference and gives it up.
+/// The caller owns a reference, which this call releases.
 pub unsafe extern "C" fn release(raw: Raw) {
     // SAFETY: as promised above.
     unsafe { drop(Arc::from_raw(raw.cast::<Object>())) };

@@ -171,7 +171,7 @@ impl Clone for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: gives up the reference that this is.
+        // SAFETY: `self` owns one reference, which is released once, here.
         unsafe { (runtime().release)(self.raw()) };
     }
 }

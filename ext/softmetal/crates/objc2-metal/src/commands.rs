@@ -109,7 +109,7 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
     }
 
     unsafe fn addCompletedHandler(&self, block: MTLCommandBufferHandler) {
-        // SAFETY: the caller hands over a living block.
+        // SAFETY: the caller passes a living block.
         let Some(block) = (unsafe { RcBlock::copy(block) }) else {
             return;
         };

@@ -43,7 +43,7 @@ impl<T: Message> Clone for Retained<T> {
 
 impl<T: Message> Drop for Retained<T> {
     fn drop(&mut self) {
-        // SAFETY: gives up the reference that this is.
+        // SAFETY: `self` owns one reference, which is released once, here.
         unsafe { Arc::decrement_strong_count(self.pointer.as_ptr().cast::<AnyObject>()) };
     }
 }

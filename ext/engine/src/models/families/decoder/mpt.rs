@@ -42,7 +42,8 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     }),
 };
 
-/// The reference ignores `alibi_bias_max`. Every second one comes first, where the number of heads is no power of two.
+/// The reference ignores `alibi_bias_max`. Every second slope comes first where the number of heads is not a power
+/// of two.
 fn slopes(heads: usize) -> Vec<f32> {
     let count = heads.next_power_of_two();
     let slope = |k: usize| 2f64.powf(-((k + 1) as f64) * 8.0 / count as f64) as f32;

@@ -129,7 +129,7 @@ pub(super) fn spaced_bpe(vocabulary: &Vocabulary<'_>) -> Result<tokenizers::Toke
     Ok(core)
 }
 
-/// A vocabulary of characters in which a mark stands for spaces; what it lacks becomes bytes.
+/// A vocabulary of characters in which a mark stands for spaces; other characters become bytes.
 fn spaced(
     vocabulary: &Vocabulary<'_>,
     flags: Flags,

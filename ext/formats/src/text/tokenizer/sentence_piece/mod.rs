@@ -60,7 +60,7 @@ enum Spaces {
 struct Vocabulary {
     tokens: Vec<Entry>,
     unknown: u32,
-    /// The tokens behind these are no tokens of the checkpoint.
+    /// The checkpoint has no tokens behind these.
     known: u32,
 }
 

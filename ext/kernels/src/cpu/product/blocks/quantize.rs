@@ -97,7 +97,7 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
             let mut scale = if fits {
                 largest / MOST
             } else if largest == f32::INFINITY {
-                // The products are no numbers then, either.
+                // The products are NaN then, too.
                 f32::NAN
             } else {
                 0.0

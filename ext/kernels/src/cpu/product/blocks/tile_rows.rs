@@ -19,7 +19,7 @@ pub(super) const LARGEST: i32 = 127 * 256 + 127;
 pub(super) const FILLED: usize = TILE * GROUP;
 /// What is kept for a group of a tile's rows: scales, sums, and the sums of both halves.
 pub(super) const KEPT: usize = 4 * TILE;
-/// How the elements of a group are ordered: pairs, as the codes of a step of four are laid open.
+/// How the elements of a group are ordered: pairs, as the codes of a step of four are unpacked.
 const ORDER: [u8; 4] = [0, 2, 1, 3];
 
 pub struct TileRows {
@@ -96,7 +96,7 @@ unsafe fn fill(
     unsafe {
         let mut largest = [0f32; TILE];
         for (row, largest) in largest.iter_mut().enumerate().take(rows) {
-            // By their bits, infinity is larger than any number, and what is none larger still.
+            // By their bits, infinity is larger than any number, and NaN is larger still.
             let size = |at: usize| {
                 let bits = _mm512_loadu_si512(x.add(row * stride + at).cast());
                 _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX))
@@ -113,7 +113,7 @@ unsafe fn fill(
         _mm512_storeu_ps(factors.as_mut_ptr(), factor);
         let scale = _mm512_maskz_div_ps(fits, largest, splat(MOST));
         let scale = _mm512_div_ps(scale, splat(FINER as f32));
-        // The products are no numbers then, either.
+        // The products are NaN then, too.
         let scale = _mm512_mask_mov_ps(scale, !finite, splat(f32::NAN));
         let mut sums = [[0f32; TILE]; 2];
         for pair in (0..TILE).step_by(2) {

@@ -19,7 +19,7 @@ use base::quant::BlockType;
 
 const _: () = assert!(PANEL == TILE && super::TILE_ROWS == TILE && CELLS * 4 == 1024);
 
-/// Groups whose codes are laid open at once, but for what blocks of several groups are more: they stay in
+/// Groups whose codes are unpacked at once, but for what blocks of several groups are more: they stay in
 /// the first-level cache.
 const BATCH: usize = 12;
 /// Groups whose codes there is room for.
@@ -238,7 +238,7 @@ impl Halves {
 struct Batch {
     /// The first block.
     at: *const u8,
-    /// The rows' parts and what their groups share, and the codes that were laid open.
+    /// The rows' parts and what their groups share, and the unpacked codes.
     x: *const u16,
     kept: *const f32,
     open: *const u16,
@@ -312,7 +312,7 @@ impl Batch {
             let mut totals = [<Avx512 as Simd>::splat(0.0); R];
             if !self.is_first {
                 for (row, total) in totals.iter_mut().enumerate() {
-                    // Those that are none count as the last: registers have no variable number.
+                    // Missing rows count as the last: the number of registers is fixed.
                     let row = row.min(self.wanted - 1);
                     *total = <Avx512 as Simd>::load(self.sums.row(row));
                 }

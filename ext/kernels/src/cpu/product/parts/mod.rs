@@ -1,4 +1,4 @@
-//! Products of f32 by tiles of bytes. The numbers of a row, and the weights of an output, become integers
+//! Products of f32 by int8 tiles. The numbers of a row, and the weights of an output, become integers
 //! of 24 bits over one power of two, which `scale.rs` chooses. The integers are cut into three parts of a byte, and
 //! two numbers' product is the sum of their parts' products, all but that of the two lowest. Tiles sum
 //! them exactly, and `levels.rs` puts the sums together. Numbers that are far larger than the others of

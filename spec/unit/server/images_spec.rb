@@ -66,7 +66,7 @@ RSpec.describe Candle::Server do
       expect(lines.map { |line| line["message"]["content"] }.join).to eq(direct)
       body = { model: "vlm", prompt: "what is it?", images: [[photo].pack("m0")], options: options, stream: false }
       expect(post(server, "/api/generate", body).json["response"]).to eq(direct)
-      expect(post(server, "/api/generate", body.merge(raw: true)).json["error"]).to match(/no place for images/)
+      expect(post(server, "/api/generate", body.merge(raw: true)).json["error"]).to match(/can't have images/)
       expect(post(server, "/api/show", { model: "vlm" }).json["capabilities"]).to eq(%w[completion vision])
     end
 
@@ -191,7 +191,7 @@ RSpec.describe Candle::Server do
       expect(classify("http://x/y.png").json["error"]).to match(/fetches nothing/)
       expect(classify(url(photo), model: "clip").json["error"]).to match(/candidate_labels must be/)
       expect(classify(url(photo), model: "clip", parameters: { candidate_labels: [] }).json["error"]).to match(/labels/)
-      expect(post(server, "/tokenize", { inputs: "a", model: "labels" }).json["error"]).to match(/reads no texts/)
+      expect(post(server, "/tokenize", { inputs: "a", model: "labels" }).json["error"]).to match(/does not read texts/)
     end
   end
 
