@@ -79,11 +79,13 @@ pub struct ByteRows {
 
 /// Bytes of a rounded number of x. Two, without the offset, where no instruction multiplies bytes without a detour.
 fn size_of_number(isa: Isa) -> usize {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => 2,
-        _ => 1,
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 {
+        return 2;
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    1
 }
 
 /// What rounds the numbers of a row to bytes, and what takes the bytes back.

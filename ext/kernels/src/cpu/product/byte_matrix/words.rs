@@ -19,12 +19,12 @@ const AHEAD: usize = 4096;
 /// `row` has room for `depth` words, whole vectors, the second half of it are the bytes, and the CPU has AVX-512BW.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn widen(row: *mut i16, depth: usize) {
-    let offset = _mm512_set1_epi16(OFFSET as i16);
     let bytes = row.cast::<u8>().wrapping_add(depth);
-    for at in (0..depth).step_by(VECTOR) {
-        // SAFETY: both lie within the row, as the caller vouches. Words end, at twice `at` and a vector, before the
-        // bytes that are read next, at `depth` and `at` and a vector.
-        unsafe {
+    // SAFETY: words and bytes lie within the row, as the caller vouches; AVX-512BW is enabled. Words end, at twice `at`
+    // and a vector, before the bytes that are read next, at `depth` and `at` and a vector.
+    unsafe {
+        let offset = _mm512_set1_epi16(OFFSET as i16);
+        for at in (0..depth).step_by(VECTOR) {
             let words = _mm512_cvtepu8_epi16(_mm256_loadu_si256(bytes.add(at).cast()));
             _mm512_storeu_si512(row.add(at).cast(), _mm512_sub_epi16(words, offset));
         }
@@ -36,10 +36,6 @@ pub(super) unsafe fn widen(row: *mut i16, depth: usize) {
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn tile<const R: usize>(operands: Operands, sums: Sums) {
     let (x, groups) = (operands.x.cast::<i64>(), operands.depth / 4);
-    let (even, odd) = (
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-        _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31),
-    );
     // SAFETY: x has R rows of `depth` words, the panel as many groups of 32 columns, and the sums room for R rows
     // of 32, as the caller vouches; AVX-512BW is enabled, and nothing needs alignment. What is asked for ahead may
     // lie anywhere.
@@ -61,6 +57,8 @@ unsafe fn tile<const R: usize>(operands: Operands, sums: Sums) {
                 }
             }
         }
+        let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
         for (r, totals) in totals.iter().enumerate() {
             let to = sums.row(r);
             for (half, pair) in totals.chunks_exact(2).enumerate() {
