@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
 # Candle::Transcriber beside faster-whisper and whisper.cpp (pywhispercpp) on whisper-base: seconds for four recordings
-# in f32 and in 8 bits, and how many words are wrong. All read the same samples, greedily and without fallback, on two
-# threads; they take turns, and the middle of the rounds counts. Instead of f32, whisper.cpp has weights of 16 bits,
-# since it does not convolve in f32.
+# in f32 and in 8 bits, and how many words are wrong. All read the same samples, greedily, without fallback and with
+# tokens for times, on two threads; they take turns, and the middle of the rounds counts. Instead of f32, whisper.cpp has
+# weights of 16 bits, since it does not convolve in f32.
 #
 #   ruby -Ilib bench/speech.rb [rounds] [threads] [f32|int8]
 #
@@ -95,7 +95,7 @@ def ours(dtype)
   lambda do |name|
     samples = File.binread(File.join(FOLDER, "#{name}.f32"))
     began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-    text = model.transcribe(samples, sample_rate: 16_000, language: "en", temperature: 0).text
+    text = model.transcribe(samples, sample_rate: 16_000, language: "en", temperature: 0, timestamp_tokens: true).text
     [Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, text]
   end
 end

@@ -40,21 +40,24 @@ RSpec.describe "The memory of a long transcription", if: File.readable?("/proc/s
     expect(hour.last - short.last).to be < 24
   end
 
+  # The quickest of three counts: a busy machine delays the thread that interrupts, and the one that is interrupted. What
+  # cannot be interrupted delays all of them.
   it "stops at once when its thread is interrupted, while it decodes and while it writes" do
     write_wav("long.wav", 60, rate)
-    took = run_ruby(<<~RUBY).first.lines.map(&:to_f)
+    took = run_ruby(<<~RUBY).first.lines.map { |line| line.split.map(&:to_f) }
       require "timeout"
       model = Candle::Transcriber.from_pretrained(#{TinyModels.path("speech/whisper").inspect}, device: "cpu")
-      [0.2, 6].each do |seconds|
-        start = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        begin
+      [[0.2, 0.4, 0.6], [5, 5.5, 6]].each do |moments|
+        puts(moments.map do |seconds|
+          start = Process.clock_gettime(Process::CLOCK_MONOTONIC)
           Timeout.timeout(seconds) { model.transcribe("long.wav", language: "en", temperature: 0) }
+          abort "it was over after \#{seconds} seconds"
         rescue Timeout::Error
-          puts Process.clock_gettime(Process::CLOCK_MONOTONIC) - start - seconds
-        end
+          Process.clock_gettime(Process::CLOCK_MONOTONIC) - start - seconds
+        end.join(" "))
       end
     RUBY
-    expect(took.size).to eq(2)
-    expect(took).to all(be < 0.3)
+    expect(took.map(&:size)).to eq([3, 3])
+    expect(took.map(&:min)).to all(be < 0.3)
   end
 end

@@ -92,6 +92,30 @@ RSpec.describe Candle::Transcriber do
     end
   end
 
+  it "writes times into short audio where a call wants them, as the checkpoint may" do
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r(File.join(folder, "whisper-timed/."), directory)
+      settings = File.join(directory, "generation_config.json")
+      File.write(settings, JSON.generate(JSON.parse(File.read(settings)).merge("return_timestamps" => false)))
+      model = described_class.from_pretrained(directory, device: "cpu")
+      timed = self.class.expected(folder, "whisper-timed")["token_ids"]
+      expect(model.transcribe(wav, language: "en").token_ids).not_to eq(timed)
+      expect(model.transcribe(wav, language: "en", timestamp_tokens: true).token_ids).to eq(timed)
+    end
+  end
+
+  it "follows as many texts as the checkpoint says" do
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r(File.join(folder, "whisper/."), directory)
+      settings = File.join(directory, "generation_config.json")
+      File.write(settings, JSON.generate(JSON.parse(File.read(settings)).merge("num_beams" => 3)))
+      model = described_class.from_pretrained(directory, device: "cpu")
+      greedy, beams = self.class.expected(folder, "whisper").then { |it| [it["cases"][0]["token_ids"], it["beams"]] }
+      expect(model.transcribe(wav, language: "en").token_ids).to eq(beams.dig("3", "short"))
+      expect(model.transcribe(wav, language: "en", num_beams: 1).token_ids).to eq(greedy)
+    end
+  end
+
   %w[wav2vec2 wav2vec2-stable wav2vec2-adapter hubert wavlm wavlm-adapter wav2vec2-bert wav2vec2-bert-sines
      wav2vec2-bert-rotary wav2vec2-bert-adapter wav2vec2-bert-masked parakeet].each do |name|
     reference = expected(folder, name)

@@ -81,6 +81,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
     let usual = TranscribeSettings::default();
     let task: Option<String> = model::setting(ruby, settings, "task")?;
     let timestamps: Option<String> = model::setting(ruby, settings, "timestamps")?;
+    let timestamp_tokens = model::setting(ruby, settings, "timestamp_tokens")?;
     let condition = model::setting(ruby, settings, "condition_on_previous_text")?;
     let seed = model::setting(ruby, settings, "seed")?;
     let vocabulary: Option<Vec<String>> = model::setting(ruby, settings, "vocabulary")?;
@@ -98,6 +99,7 @@ fn transcribe_settings(ruby: &Ruby, settings: RHash) -> Result<TranscribeSetting
             Some("segment") => Timestamps::Segments,
             _ => Timestamps::None,
         },
+        timestamp_tokens: timestamp_tokens.unwrap_or(usual.timestamp_tokens),
         initial_prompt: model::setting(ruby, settings, "initial_prompt")?,
         hotwords: model::setting(ruby, settings, "hotwords")?,
         suppress_tokens: suppressed.unwrap_or_default(),

@@ -34,7 +34,7 @@ module Candle
         { language: options[:language], task: options[:translate] ? :translate : :transcribe,
           timestamps: options[:words] ? :word : :segment, initial_prompt: options[:prompt],
           hotwords: options[:hotwords]&.join(", "), vocabulary: options[:vocabulary],
-          num_beams: options[:num_beams] || 1 }
+          num_beams: options[:num_beams] || 1, timestamp_tokens: %w[srt vtt].include?(options[:format]) }
       end
 
       def formatted(file, result)

@@ -37,8 +37,8 @@ module Candle
     end
 
     # What a call may say beside its own keywords, and what counts where it does not.
-    OPTIONS = { initial_prompt: nil, hotwords: nil, vocabulary: nil, suppress_tokens: nil, temperature: nil,
-                compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
+    OPTIONS = { timestamp_tokens: false, initial_prompt: nil, hotwords: nil, vocabulary: nil, suppress_tokens: nil,
+                temperature: nil, compression_ratio_threshold: 2.4, logprob_threshold: -1.0, no_speech_threshold: 0.6,
                 condition_on_previous_text: true, max_new_tokens: nil, num_beams: nil, seed: nil }.freeze
     # Seconds of what is spoken together, with `vad:`.
     LONGEST = 30.0
@@ -80,8 +80,9 @@ module Candle
     # Writes what is spoken.
     #
     # Audio of at most one window (30 seconds) is decoded as transformers' `generate` does with its defaults: without
-    # tokens for times, greedily. Longer audio goes window by window with tokens for times, at rising temperatures where
-    # a window comes out repetitive or unlikely, as openai-whisper does.
+    # tokens for times, greedily, and becomes one segment. `timestamp_tokens: true` decodes it with tokens for times, as
+    # openai-whisper does: its segments then have times of their own. Longer audio goes window by window with tokens for
+    # times, at rising temperatures where a window comes out repetitive or unlikely, as openai-whisper does.
     #
     # @param audio [String, Pathname, IO, Audio, Array] a path, the bytes of a file, what they can be read from, an
     #   {Audio}, samples with `sample_rate:`, or an Array of these
@@ -93,7 +94,7 @@ module Candle
     # @param vad [VoiceActivityDetector, nil] finds where somebody speaks: only that is heard, in parts of at most 30
     #   seconds that are computed together
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
-    # @param options [Hash] `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
+    # @param options [Hash] `timestamp_tokens:` see above; `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
     #   shown, with names that are likely to be spoken; `vocabulary:` an Array of words and phrases of which alone a
     #   text is made, with a space between them; `suppress_tokens:` ids that are not written; `temperature:` a
     #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
@@ -219,6 +220,7 @@ module Candle
         timestamps: timestamps ? Arguments.choice(timestamps, "timestamps", TIMESTAMPS).to_s : nil,
         temperatures: temperatures(given[:temperature]), **tokens(given), **texts(given), **thresholds(given),
         condition_on_previous_text: given[:condition_on_previous_text] ? true : false,
+        timestamp_tokens: given[:timestamp_tokens] ? true : false,
         max_new_tokens: Arguments.count(given[:max_new_tokens], "max_new_tokens"),
         num_beams: beams(given[:num_beams]), seed: given[:seed] && Arguments.integer(given[:seed], "seed") }
     end

@@ -11,11 +11,13 @@ module Candle
     # @api private
     class OpenAIAudio < OpenAI
       FORMATS = %w[json text srt verbose_json vtt].freeze
+      # Those that show when a segment is spoken.
+      TIMED = %w[srt verbose_json vtt].freeze
       TEXTS = %w[model language prompt response_format].freeze
       FORM = %r{\Amultipart/form-data}i
       # Whisper's frames per second, in which OpenAI counts where a segment begins.
       FRAMES = 100
-      private_constant :FORMATS, :TEXTS, :FORM, :FRAMES
+      private_constant :FORMATS, :TIMED, :TEXTS, :FORM, :FRAMES
 
       # @param request [Request]
       # @return [Array] an answer of Rack: what is spoken
@@ -36,7 +38,7 @@ module Candle
         entry = models.fetch(text(form, "model"), :speech)
         file = form["file"] or raise invalid("file is missing", param: "file")
         format = choice(form, "response_format", FORMATS, "json")
-        options = options(form, task)
+        options = options(form, task).merge(timestamp_tokens: TIMED.include?(format))
         return streamed(request, entry, file, options) if text(form, "stream") == "true"
 
         result = compute(request) { entry.model.transcribe(StringIO.new(file), **options) }

@@ -30,11 +30,13 @@ RSpec.describe Candle::CLI do
   it "transcribes audio files" do
     audio = File.expand_path("../../fixtures/audio/tones.wav", __dir__)
     model = TinyModels.path("speech/whisper")
-    result = Candle::Transcriber.from_pretrained(model, device: "cpu").transcribe(audio, language: "en")
+    transcriber = Candle::Transcriber.from_pretrained(model, device: "cpu")
+    result = transcriber.transcribe(audio, language: "en")
+    timed = transcriber.transcribe(audio, language: "en", timestamp_tokens: true)
     command = ["transcribe", audio, "-m", model, "--language", "en", "--device", "cpu"]
     expect(cli(*command)[0, 2]).to eq([0, "#{result.text}\n"])
-    expect(cli(*command, "--format", "srt")[1]).to eq(result.to_srt)
-    expect(cli(*command, "--format", "vtt")[1]).to eq(result.to_vtt)
+    expect(cli(*command, "--format", "srt")[1]).to eq(timed.to_srt)
+    expect(cli(*command, "--format", "vtt")[1]).to eq(timed.to_vtt)
     expect(JSON.parse(cli(*command, "--format", "json", "--words")[1])["token_ids"]).to eq(result.token_ids)
     cli(*command, "--format", "txt", "-o", "out.txt")
     expect(File.read("out.txt")).to eq("#{result.text.strip}\n")

@@ -5,11 +5,11 @@ use candle_core::Tensor;
 use super::inventory::Inventory;
 use super::joined::joined;
 use super::linear::{Epilogue, Linear};
-use crate::{Error, Result};
+use crate::{CancelToken, Error, Result};
 use kernels::Activation;
 
-/// Windows of at most so many elements are laid out at once.
-const MOST_ELEMENTS: usize = 1 << 23;
+/// Windows of at most so many elements are laid out at once, and cannot be interrupted meanwhile.
+const MOST_ELEMENTS: usize = 1 << 21;
 
 /// A convolution of rows [frames, channels].
 #[derive(Clone, Debug)]
@@ -75,7 +75,12 @@ impl Conv1d {
     }
 
     /// activation(convolution) of one sequence [frames, channels].
-    pub fn forward(&self, x: &Tensor, activation: Option<Activation>) -> Result<Tensor> {
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        activation: Option<Activation>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let (frames, channels) = x.dims2()?;
         let count = self.frames(frames);
         if count == 0 || channels != self.inputs * self.groups.len() {
@@ -92,6 +97,7 @@ impl Conv1d {
         let mut rows = Vec::new();
         let mut done = 0;
         while done < count {
+            cancel.check()?;
             let part = most.min(count - done);
             let reach = (part - 1) * self.stride + self.kernel;
             let frames = x.narrow(0, done * self.stride, reach)?;
@@ -153,7 +159,7 @@ mod tests {
             let x = numbers(&[frames, channels], 3);
             let shape = (stride, padding, groups);
             let ours = Conv1d::new(&weight, Some(&bias), shape).unwrap();
-            let found = ours.forward(&x, None).unwrap();
+            let found = ours.forward(&x, None, &CancelToken::new()).unwrap();
             let wanted = x.t().unwrap().unsqueeze(0).unwrap().contiguous().unwrap();
             let wanted = wanted.conv1d(&weight, padding, stride, 1, groups).unwrap();
             let wanted = wanted.squeeze(0).unwrap().t().unwrap();

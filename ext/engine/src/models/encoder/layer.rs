@@ -15,7 +15,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::projections::{Join, MlpParts};
 use crate::nn::{elementwise, Epilogue, Inventory, Linear, Norm, Projection};
-use crate::Result;
+use crate::{CancelToken, Result};
 use kernels::Activation;
 
 #[derive(Debug)]
@@ -94,11 +94,11 @@ impl Layer {
         &self,
         x: &Tensor,
         spans: &Spans<'_>,
-        kind: &LayerConfig,
-        relative: &RelativeState<'_>,
+        (kind, relative): (&LayerConfig, &RelativeState<'_>),
+        cancel: &CancelToken,
     ) -> Result<Tensor> {
         match self {
-            Self::Wide(layer) => layer.forward(x, spans, kind, relative),
+            Self::Wide(layer) => layer.forward(x, spans, (kind, relative), cancel),
             Self::Narrow(layer) => layer.forward(x, spans, kind),
         }
     }
@@ -183,8 +183,8 @@ impl WideLayer {
         &self,
         x: &Tensor,
         spans: &Spans<'_>,
-        kind: &LayerConfig,
-        relative: &RelativeState<'_>,
+        (kind, relative): (&LayerConfig, &RelativeState<'_>),
+        cancel: &CancelToken,
     ) -> Result<Tensor> {
         match self.placement {
             NormPlacement::Post => {
@@ -195,6 +195,7 @@ impl WideLayer {
                 if let Some(norm) = &self.second_attention_norm {
                     attended = norm.forward(&elementwise::add(x, &attended)?)?;
                 }
+                cancel.check()?;
                 let fed = self.feed.forward(&attended, Some(&attended))?;
                 self.mlp_norm.forward(&self.adapted(fed)?)
             }
@@ -203,6 +204,7 @@ impl WideLayer {
                 let x = self
                     .mixing
                     .forward(&normed, Some(x), spans, kind, relative)?;
+                cancel.check()?;
                 let fed = self.feed.forward(&self.mlp_norm.forward(&x)?, Some(&x))?;
                 self.adapted(fed)
             }
@@ -211,6 +213,7 @@ impl WideLayer {
                 let read = normed(&self.attention_norm, x)?;
                 let added = self.mixing.forward(&read, None, spans, kind, relative)?;
                 let x = elementwise::add(x, &normed(&self.post_attention_norm, &added)?)?;
+                cancel.check()?;
                 let added = self.feed.forward(&self.mlp_norm.forward(&x)?, None)?;
                 elementwise::add(&x, &normed(&self.post_mlp_norm, &added)?)
             }

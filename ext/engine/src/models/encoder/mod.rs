@@ -280,7 +280,7 @@ impl Encoder {
         let mut x = embedded.to_dtype(between)?;
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;
-            x = layer.forward(&x, &spans, config, &relative)?;
+            x = layer.forward(&x, &spans, (config, &relative), cancel)?;
             if let (0, Some(convolution)) = (number, &self.convolution) {
                 x = convolution.forward(embedded, &x, sequences)?;
             }

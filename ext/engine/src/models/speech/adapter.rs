@@ -9,7 +9,7 @@ use crate::nn::{
     attention, elementwise, AttentionKind, AttentionOptions, Conv1d, Epilogue, Inventory, Linear,
     Norm,
 };
-use crate::Result;
+use crate::{CancelToken, Result};
 use formats::weights::WeightSource;
 use kernels::Activation;
 
@@ -116,7 +116,12 @@ impl Adapter {
     }
 
     /// Of states [states, hidden] with their boundaries.
-    pub fn forward(&self, x: &Tensor, boundaries: &[u32]) -> Result<(Tensor, Vec<u32>)> {
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        boundaries: &[u32],
+        cancel: &CancelToken,
+    ) -> Result<(Tensor, Vec<u32>)> {
         let mut x = match &self.before {
             Some(feed) => {
                 let fed = elementwise::scale(&feed.forward(x)?, 0.5)?;
@@ -136,7 +141,7 @@ impl Adapter {
             let mut attended = length;
             for layer in &self.layers {
                 attended = self.config.attended(attended);
-                part = layer.forward(&part, attended)?;
+                part = layer.forward(&part, attended, cancel)?;
             }
             ends.push(ends.last().copied().unwrap_or(0) + part.dim(0)? as u32);
             rows.push(part);
@@ -228,13 +233,13 @@ impl Layer {
     }
 
     /// Of one audio's states; the first `attended` of the new ones are attended to.
-    fn forward(&self, x: &Tensor, attended: usize) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, attended: usize, cancel: &CancelToken) -> Result<Tensor> {
         let layer = match self {
-            Self::Convolution(convolution) => return gated(&convolution.forward(x, None)?),
+            Self::Convolution(convolution) => return gated(&convolution.forward(x, None, cancel)?),
             Self::Attention(layer) => layer,
         };
         let pooled = |norm: &Norm, convolution: &Conv1d| -> Result<Tensor> {
-            gated(&convolution.forward(&norm.forward(x)?, None)?)
+            gated(&convolution.forward(&norm.forward(x)?, None, cancel)?)
         };
         let residual = pooled(&layer.residual_norm, &layer.residual)?;
         let states = pooled(&layer.norm, &layer.convolution)?;

@@ -225,7 +225,7 @@ impl SpeechModel {
                 &self.device,
             )?;
             let values = Tensor::from_slice(values, (frames, *bins), &self.device)?;
-            let x = self.stem.forward(&values.to_dtype(self.dtype)?)?;
+            let x = self.stem.forward(&values.to_dtype(self.dtype)?, cancel)?;
             let end = boundaries.last().copied().unwrap_or(0) + x.dim(0)? as u32;
             boundaries.push(end);
             states.push(x);
@@ -240,7 +240,7 @@ impl SpeechModel {
                 for (layer, config) in layers.iter().zip(&encoder.layers) {
                     cancel.check()?;
                     mixed.add(&x)?;
-                    x = layer.forward(&x, &spans, config, &relative)?;
+                    x = layer.forward(&x, &spans, (config, &relative), cancel)?;
                 }
             }
             Layers::Conformer(layers) => {
@@ -263,7 +263,7 @@ impl SpeechModel {
             x = norm.forward(&x)?;
         }
         match &self.adapter {
-            Some(adapter) => adapter.forward(&x, &boundaries),
+            Some(adapter) => adapter.forward(&x, &boundaries, cancel),
             None => Ok((x, boundaries)),
         }
     }
@@ -299,9 +299,20 @@ impl SpeechModel {
         features: &[(&[f32], usize)],
         cancel: &CancelToken,
     ) -> Result<Vec<Memory>> {
-        let (states, boundaries) = self.encode(features, cancel)?;
-        let memory = self.decoder()?.remember(&states, boundaries, cancel)?;
-        (0..features.len()).map(|text| memory.of(&[text])).collect()
+        // A processor is busy with one window. Several would leave its caches, and be interrupted later.
+        let together = match self.window() {
+            Some(_) if self.device.is_cpu() => 1,
+            _ => features.len().max(1),
+        };
+        let mut memories = Vec::with_capacity(features.len());
+        for features in features.chunks(together) {
+            let (states, boundaries) = self.encode(features, cancel)?;
+            let memory = self.decoder()?.remember(&states, boundaries, cancel)?;
+            for text in 0..features.len() {
+                memories.push(memory.of(&[text])?);
+            }
+        }
+        Ok(memories)
     }
 
     /// f32 logits of every state, [states, vocabulary].

@@ -11,7 +11,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
 use crate::models::positions::sinusoids;
 use crate::nn::{elementwise, Conv1d, Embedding, Inventory, Linear, Norm};
-use crate::{Error, Result};
+use crate::{CancelToken, Error, Result};
 use kernels::Activation;
 
 /// Of the norms between convolutions.
@@ -131,15 +131,15 @@ impl Stem {
     }
 
     /// [states, hidden] of one audio's frames, [frames, bins].
-    pub fn forward(&self, features: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, features: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         match self {
             Self::Bands {
                 first,
                 second,
                 positions,
             } => {
-                let x = first.forward(features, Some(Activation::Gelu))?;
-                let x = second.forward(&x, Some(Activation::Gelu))?;
+                let x = first.forward(features, Some(Activation::Gelu), cancel)?;
+                let x = second.forward(&x, Some(Activation::Gelu), cancel)?;
                 if x.dims() != positions.dims() {
                     return Err(Error::Internal(format!(
                         "{} states of an audio where the model has {} positions",
@@ -160,18 +160,18 @@ impl Stem {
             } => {
                 let mut x = features.clone();
                 for layer in layers {
-                    x = layer.forward(&x, *activation)?;
+                    x = layer.forward(&x, *activation, cancel)?;
                 }
                 let x = normed(feature_norm.as_ref(), x)?;
                 let x = projection.forward(&x)?;
-                let moved = positions.forward(&x, Some(*activation))?;
+                let moved = positions.forward(&x, Some(*activation), cancel)?;
                 let kept = moved.dim(0)? - surplus;
                 let x = elementwise::add(&x, &moved.narrow(0, 0, kept)?.contiguous()?)?;
                 normed(norm.as_ref(), x)
             }
             Self::Rows { norm, projection } => projection.forward(&norm.forward(features)?),
             Self::Grid(grid) => grid.forward(features),
-            Self::Waves(waves) => waves.forward(features),
+            Self::Waves(waves) => waves.forward(features, cancel),
             Self::Patches(patches) => patches.forward(features),
         }
     }
@@ -185,11 +185,11 @@ fn normed(norm: Option<&Norm>, x: Tensor) -> Result<Tensor> {
 }
 
 impl SamplesLayer {
-    fn forward(&self, x: &Tensor, activation: Activation) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, activation: Activation, cancel: &CancelToken) -> Result<Tensor> {
         let Some((kind, norm)) = &self.norm else {
-            return self.convolution.forward(x, Some(activation));
+            return self.convolution.forward(x, Some(activation), cancel);
         };
-        let x = self.convolution.forward(x, None)?;
+        let x = self.convolution.forward(x, None, cancel)?;
         let x = match kind {
             StemNorm::Frames => norm.forward(&x)?,
             StemNorm::Channels => over_frames(norm, &x)?,

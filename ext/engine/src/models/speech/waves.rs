@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Part, Place};
 use crate::nn::{elementwise, Conv1d, Inventory};
-use crate::Result;
+use crate::{CancelToken, Result};
 use kernels::Activation;
 
 /// Kernel and stride of each convolution.
@@ -57,14 +57,14 @@ impl Waves {
     }
 
     /// [states, hidden] of [samples, 1].
-    pub fn forward(&self, samples: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, samples: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         let mut x = samples.clone();
         for (number, layer) in self.layers.iter().enumerate() {
             let activation = match number {
                 0 => Activation::Tanh,
                 _ => Activation::Gelu,
             };
-            x = layer.forward(&x, Some(activation))?;
+            x = layer.forward(&x, Some(activation), cancel)?;
             if number == 0 {
                 x = self.normalized(&x)?;
             }

@@ -207,7 +207,7 @@ impl Tower {
                 (Some(windows), Some(true)) => windows,
                 _ => &whole,
             };
-            x = layer.forward(&x, spans, config, &relative)?;
+            x = layer.forward(&x, spans, (config, &relative), cancel)?;
             if let Some(table) = self.later_positions.get(number) {
                 x = elementwise::add(&x, &self.positions_of(table, &grids)?)?;
             }

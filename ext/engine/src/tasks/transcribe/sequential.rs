@@ -250,7 +250,7 @@ fn prompted(
 ) -> Result<Window> {
     let tokens = &parts.tokens;
     // Long audio goes on where the last time of a window says.
-    let wanted = progress.long || tokens.always_timestamps;
+    let wanted = progress.long || tokens.always_timestamps || settings.timestamp_tokens;
     let timestamps = wanted && tokens.has_timestamps(parts.model.config().vocab_size());
     let own = tokens.prompt(progress.language.as_deref(), settings.task, timestamps)?;
     let target = parts.max_target;
@@ -325,7 +325,7 @@ fn with_fallback(
             let seed = settings.seed.wrapping_add(round as u64);
             let decoded = parts.compute(|| {
                 let decoder = parts.model.decoder()?;
-                let width = settings.num_beams.unwrap_or(1);
+                let width = settings.num_beams.or(parts.tokens.num_beams).unwrap_or(1);
                 if temperature == 0.0 && width > 1 {
                     return beams::decode(decoder, &parts.tokens, &chosen, width, cancel);
                 }

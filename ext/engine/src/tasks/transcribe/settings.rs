@@ -22,6 +22,8 @@ pub struct TranscribeSettings {
     pub language: Option<String>,
     pub task: Task,
     pub timestamps: Timestamps,
+    /// Whether short audio is written with tokens for times too, as long audio is.
+    pub timestamp_tokens: bool,
     /// Text before the audio's, whose spelling the model follows.
     pub initial_prompt: Option<String>,
     /// Words that are likely to be spoken, which every window is shown.
@@ -50,6 +52,7 @@ impl Default for TranscribeSettings {
             language: None,
             task: Task::Transcribe,
             timestamps: Timestamps::Segments,
+            timestamp_tokens: false,
             initial_prompt: None,
             hotwords: None,
             suppress_tokens: Vec::new(),

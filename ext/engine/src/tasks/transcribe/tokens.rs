@@ -11,6 +11,8 @@ use serde_json::Value;
 
 /// What transformers generates where a checkpoint says nothing.
 const USUAL_LENGTH: usize = 20;
+/// As many as a call may ask for.
+const MOST_BEAMS: usize = 64;
 /// Tokens of the vocabularies that Whisper's own checkpoints have.
 const ENGLISH: usize = 51_864;
 const MULTILINGUAL: usize = 51_865;
@@ -39,6 +41,8 @@ pub struct WhisperTokens {
     pub suppressed_at_begin: Vec<u32>,
     pub max_length: usize,
     pub max_new_tokens: Option<usize>,
+    /// Texts that are followed at once where the call does not say.
+    pub num_beams: Option<usize>,
     /// In steps of 20 ms.
     pub latest_first_timestamp: Option<u32>,
     /// (layer, head) of the cross-attention that follows the audio.
@@ -129,6 +133,7 @@ impl WhisperTokens {
             suppressed_at_begin: tokens("begin_suppress_tokens")?,
             max_length: source.opt_usize("max_length")?.unwrap_or(USUAL_LENGTH),
             max_new_tokens: source.opt_usize("max_new_tokens")?,
+            num_beams: source.opt_usize_in("num_beams", 1..=MOST_BEAMS)?,
             latest_first_timestamp: first("max_initial_timestamp_index")?,
             alignment_heads: heads(source.get("alignment_heads")),
         })

@@ -137,6 +137,7 @@ fn align(
             &window.memory,
             &mut |layer, queries| {
                 for &(_, head) in parts.alignment.iter().filter(|(of, _)| *of == layer) {
+                    cancel.check()?;
                     attention.push(queries.scores(head)?);
                 }
                 Ok(())
@@ -146,6 +147,7 @@ fn align(
         Ok(logits.to_vec2()?)
     })?;
     for head in &mut attention {
+        cancel.check()?;
         prepare(head, columns);
     }
     // Of every token its cost in every frame.

@@ -5,6 +5,12 @@ use std::ops::Range;
 use crate::cpu::isa::{dispatched, Isa};
 use crate::cpu::simd::{Simd, MOST_LANES};
 
+/// Numbers of a cache line.
+const LINE: usize = 16;
+
+/// How many values ahead of the arithmetic one is asked for.
+const AHEAD: usize = 16;
+
 /// Rows of keys or values; `stride` elements from row to row.
 #[derive(Clone, Copy)]
 pub struct StridedRows<'a> {
@@ -34,12 +40,19 @@ unsafe fn score_keys<S: Simd, const R: usize, const VECTORS: usize>(
 ) {
     // SAFETY: there are R queries as wide as the keys, `left` > (VECTORS − 1) · LANES keys from `first` on, of
     // which no later one is read, and room for R rows of scores, `stride` apart; as the caller vouches, who has the
-    // instruction set.
+    // instruction set. What is asked for ahead may lie anywhere.
     unsafe {
         let (width, from) = (keys.width, keys.values.as_ptr().add(first * keys.stride));
         let mut sums = [[S::splat(0.0); VECTORS]; R];
-        let mut at = 0;
+        let (mut at, mut asked) = (0, 0);
         while at + 4 <= width {
+            // The next keys lie apart, where no processor expects them.
+            let next = VECTORS * S::LANES;
+            for _ in 0..next * 4 / LINE {
+                let row = (next + asked % next) * keys.stride;
+                S::prefetch(from.wrapping_add(row + asked / next * LINE));
+                asked += 1;
+            }
             for vector in 0..VECTORS {
                 let rows = from.add(vector * S::LANES * keys.stride + at);
                 let last = (left - vector * S::LANES).min(S::LANES) - 1;
@@ -151,12 +164,16 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
 ) {
     // SAFETY: there are R rows of probabilities and the values of the keys `seen`, and `out` has R rows as wide as
     // those; as the caller vouches, who has the instruction set. Columns beyond the width are neither read nor
-    // written.
+    // written. What is asked for ahead may lie anywhere.
     unsafe {
         let left = values.width - column;
         let mut sums = [[S::splat(0.0); VECTORS]; R];
         for j in seen {
             let from = values.values.as_ptr().add(j * values.stride + column);
+            let ahead = from.wrapping_add(AHEAD * values.stride);
+            for line in 0..(VECTORS * S::LANES).div_ceil(LINE) {
+                S::prefetch(ahead.wrapping_add(line * LINE));
+            }
             let mut row = [S::splat(0.0); VECTORS];
             for (at, v) in row.iter_mut().enumerate() {
                 *v = if left >= (at + 1) * S::LANES {

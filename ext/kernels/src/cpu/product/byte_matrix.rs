@@ -5,6 +5,8 @@
 mod groups;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod words;
 
 use std::sync::Arc;
 
@@ -69,8 +71,21 @@ impl std::fmt::Debug for ByteMatrix {
 
 /// Rows of x as bytes, filled up to whole blocks and tiles, and a scale for each.
 pub struct ByteRows {
+    /// `size` for each number.
     bytes: Vec<u8>,
+    size: usize,
     scales: Vec<f32>,
+}
+
+/// Bytes of a rounded number of x. Two, without the offset, where no instruction multiplies bytes without a detour.
+fn size_of_number(isa: Isa) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 {
+        return 2;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    1
 }
 
 /// What rounds the numbers of a row to bytes, and what takes the bytes back.
@@ -135,14 +150,17 @@ impl ByteMatrix {
 
     fn quantize<T: Element>(&self, isa: Isa, x: &[T], rows: usize) -> ByteRows {
         let (depth, padded) = (self.depth(), rows.next_multiple_of(BLOCK));
+        let size = size_of_number(isa);
         let mut scales = Vec::new();
-        // SAFETY: every row is written once, its padding included, and so is every scale.
+        // SAFETY: every row is written once, its padding included, and so is every scale. Where numbers are words,
+        // a row's bytes are the second half of its place.
         let bytes = unsafe {
-            build(padded * depth, |bytes: Output<u8>| {
+            build(padded * depth * size, |bytes: Output<u8>| {
                 scales = build(padded, |scales: Output<f32>| {
                     for_each_range(padded, depth, |range| {
                         for row in range {
-                            let (to, scale) = (bytes.at(row * depth), scales.at(row));
+                            let place = bytes.at(row * depth * size);
+                            let (to, scale) = (place.add(depth * (size - 1)), scales.at(row));
                             let width = if row < rows { self.inputs } else { 0 };
                             std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
                             *scale = 0.0;
@@ -150,12 +168,20 @@ impl ByteMatrix {
                                 let from = x[row * width..][..width].as_ptr().cast();
                                 *scale = quantize_row(isa, (from, T::STORED), to, width);
                             }
+                            #[cfg(target_arch = "x86_64")]
+                            if size == 2 {
+                                words::widen(place.cast(), depth);
+                            }
                         }
                     })
                 })
             })
         };
-        ByteRows { bytes, scales }
+        ByteRows {
+            bytes,
+            size,
+            scales,
+        }
     }
 }
 
@@ -172,8 +198,10 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         self.outputs
     }
 
-    fn task_rows(&self, _: Isa) -> TaskRows {
-        let rows = CACHE / self.depth().max(1);
+    fn task_rows(&self, isa: Isa) -> TaskRows {
+        // Processors that need words have half the cache.
+        let size = size_of_number(isa);
+        let rows = CACHE / (self.depth() * size * size).max(1);
         TaskRows {
             most: (rows / BLOCK * BLOCK).clamp(BLOCK, MOST_ROWS),
             unit: BLOCK,
@@ -196,7 +224,7 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         let panel = self.weights.panels[tile.panel * length..][..length].as_ptr();
         let columns = tile.panel * PANEL..(tile.panel + 1) * PANEL;
         let operands = Operands {
-            x: x.bytes[tile.row * depth..][..BLOCK * depth].as_ptr(),
+            x: x.bytes[tile.row * depth * x.size..][..BLOCK * depth * x.size].as_ptr(),
             panel,
             depth,
         };
@@ -221,7 +249,7 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
 /// Rows of x and one panel, as deep as one another.
 #[derive(Clone, Copy)]
 struct Operands {
-    /// [rows, depth]
+    /// [rows, depth]; words where `size_of_number` says so.
     x: *const u8,
     /// [depth / 4, 32]
     panel: *const [i8; 4],
@@ -261,7 +289,11 @@ unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
                 groups::multiply_avx_vnni(operands, rows, sums);
                 return true;
             }
-            (None, Isa::Avx2 | Isa::Avx512) => {
+            (None, Isa::Avx512) => {
+                words::multiply(operands, rows, sums);
+                return false;
+            }
+            (None, Isa::Avx2) => {
                 groups::multiply_avx2(operands, rows, sums);
                 return false;
             }
