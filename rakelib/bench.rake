@@ -20,6 +20,23 @@ namespace :bench do
     abort "The two builds differ, or a case failed: see the table." unless alike
   end
 
+  desc "Embeddings with all libraries held to one instruction set: rake bench:levels[avx2], THREADS=..."
+  task :levels, [:level] => :compile do |_, arguments|
+    require_relative "../bench/harness/levels"
+    Bench::Peers.prepare
+    alike = Bench::Levels.run(arguments.fetch(:level), threads: Integer(ENV.fetch("THREADS", Etc.nprocessors)))
+    abort "Some results differ or are missing: see the table." unless alike
+  end
+
+  desc "A model of 1.5 billion weights (fetches 1.1 GB): rake bench:larger LEVELS=avx512,avx2 THREADS=..."
+  task larger: :compile do
+    require_relative "../bench/harness/larger"
+    Bench::Peers.prepare
+    levels = ENV.fetch("LEVELS") { Bench::Machine.level }.split(",")
+    alike = Bench::Larger.run(levels, threads: Integer(ENV.fetch("THREADS", Etc.nprocessors)))
+    abort "A case failed: see the table." unless alike
+  end
+
   desc "Install and build the libraries that rake bench compares with, outside the repository"
   task :setup do
     require_relative "../bench/harness/candle_transformers"

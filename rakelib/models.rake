@@ -9,6 +9,6 @@ end
 namespace :models do
   desc "Fetch the large ones too, which only `rake spec:large` needs (350 MB)"
   task large: :models do
-    (Tasks::Models.all - Tasks::Models.usual).each { |model| puts Tasks::Models.path(model.id) }
+    Tasks::Models.large.each { |model| puts Tasks::Models.path(model.id) }
   end
 end

@@ -10,7 +10,7 @@ module Bench
     class DebugBuild < StandardError; end
 
     SETS = %w[avx2 avx_vnni avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8].freeze
-    # Best first; Intel's vectors of bf16 are never chosen by themselves.
+    # Best first; of vectors of bf16 the name does not say whether they are chosen.
     LEVELS = { "amx" => %w[amx_bf16 amx_int8 amx_tile], "avx512vnni" => %w[avx512_vnni], "avx512" => %w[avx512f],
                "avxvnni" => %w[avx2 avx_vnni], "avx2" => %w[avx2] }.freeze
     # Above this, something else is working and times mean little.

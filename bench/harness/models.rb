@@ -36,6 +36,14 @@ module Bench
       end
     end
 
+    # @param library [String] "openvino" or "ctranslate2"
+    # @param id [String] of an embedding model
+    # @return [String] a directory with the checkpoint as that library reads it, converted on first use
+    def graph(library, id)
+      target = File.join(directory(library), id.split("/").last)
+      made(target) { run(File.join(BENCH, "workers", "export_graph.py"), library, checkpoint(id), target) }
+    end
+
     # @param type [String] such as "Q4_K_M"
     # @return [String] the language model as a GGUF file of that type, made on first use
     def gguf(type)

@@ -22,7 +22,8 @@ module Bench
     DIRECTORY = File.expand_path("../workers", __dir__)
     ROOT = Tasks::Build::ROOT
     SCRIPTS = { "sentence-transformers" => "sentence_transformers_worker.py", "onnxruntime" => "onnxruntime_worker.py",
-                "llama.cpp" => "llama_worker.py" }.freeze
+                "openvino" => "openvino_worker.py", "ctranslate2" => "ctranslate2_worker.py",
+                "fastembed" => "fastembed_worker.py", "llama.cpp" => "llama_worker.py" }.freeze
 
     # @param name [String] "red-candle" or a peer
     # @param threads [Integer]

@@ -23,6 +23,8 @@ CLASSES = {
     "ner": transformers.AutoModelForTokenClassification,
 }
 INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
+# What libraries read beside the graph, where the checkpoint has it.
+BESIDE = ["tokenizer.json", "config.json", "tokenizer_config.json", "special_tokens_map.json"]
 
 
 class FirstOutput(torch.nn.Module):
@@ -85,7 +87,8 @@ def main():
             quantize_dynamic(wide, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=known)
         else:
             fused.save_model_to_file(path)
-        shutil.copy(os.path.join(source, "tokenizer.json"), staged)
+        for name in filter(lambda name: os.path.exists(os.path.join(source, name)), BESIDE):
+            shutil.copy(os.path.join(source, name), staged)
         with open(os.path.join(staged, "limit"), "w", encoding="ascii") as file:
             file.write(str(longest(source)))
         os.rename(staged, target)

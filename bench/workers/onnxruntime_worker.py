@@ -8,43 +8,24 @@ STARTED = time.perf_counter()
 
 import numpy
 import onnxruntime
-import tokenizers
 
+import encoders
 import protocol
 
-# Texts of similar length go together, so that little is padded.
-BATCH = 32
 
-
-class Model:
+class Model(encoders.Encoder):
     def __init__(self, path):
+        super().__init__(path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = THREADS
         options.inter_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(
             os.path.join(path, "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        self.tokenizer = tokenizers.Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
-        with open(os.path.join(path, "limit"), encoding="ascii") as file:
-            self.tokenizer.enable_truncation(int(file.read()))
-        self.tokenizer.no_padding()
         self.names = {given.name for given in self.session.get_inputs()}
 
-    def batches(self, texts):
-        """Yields the places of some texts, their mask and the model's output for them."""
-        encodings = self.tokenizer.encode_batch(texts)
-        order = sorted(range(len(texts)), key=lambda index: -len(encodings[index].ids))
-        for start in range(0, len(order), BATCH):
-            places = order[start : start + BATCH]
-            length = len(encodings[places[0]].ids)
-            ids, mask, types = (numpy.zeros((len(places), length), dtype=numpy.int64) for _ in range(3))
-            for row, place in enumerate(places):
-                encoding = encodings[place]
-                size = len(encoding.ids)
-                ids[row, :size], mask[row, :size], types[row, :size] = encoding.ids, 1, encoding.type_ids
-            inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-            inputs = {name: value for name, value in inputs.items() if name in self.names}
-            yield places, mask, self.session.run(None, inputs)[0]
+    def run(self, inputs):
+        return self.session.run(None, {name: value for name, value in inputs.items() if name in self.names})[0]
 
 
 class OnnxruntimeWorker(protocol.Worker):
@@ -59,24 +40,13 @@ class OnnxruntimeWorker(protocol.Worker):
 
     def run_task(self, model, task, data):
         if task == "embed":
-            return self.embed(model, data["texts"])
+            return model.embed(data["texts"])
         if task == "rerank":
             scores = numpy.empty(len(data["documents"]), dtype=numpy.float32)
             for places, _, logits in model.batches([(data["query"], document) for document in data["documents"]]):
                 scores[places] = logits[:, 0]
             return scores
         return self.tag(model, data["texts"])
-
-    def embed(self, model, texts):
-        vectors = None
-        for places, mask, states in model.batches(texts):
-            weights = mask[:, :, None].astype(numpy.float32)
-            means = (states * weights).sum(1) / weights.sum(1)
-            means /= numpy.linalg.norm(means, axis=1, keepdims=True)
-            if vectors is None:
-                vectors = numpy.empty((len(texts), means.shape[1]), dtype=numpy.float32)
-            vectors[places] = means
-        return vectors
 
     def tag(self, model, texts):
         """The likeliest tag of every token but the special ones: less than ours and the pipeline do with it."""

@@ -30,9 +30,14 @@ module Tasks
 
     module_function
 
-    # @return [Array<Model>] the models that the suite needs, without the large ones
+    # @return [Array<Model>] the models that the suite needs, without the large ones and those of benches
     def usual
-      all.reject { |model| model.package["large"] }
+      all.reject { |model| model.package["large"] || model.package["bench"] }
+    end
+
+    # @return [Array<Model>] those that only `rake spec:large` needs
+    def large
+      all.select { |model| model.package["large"] }
     end
 
     # @return [Array<Model>] all models of the manifest

@@ -173,39 +173,32 @@ fn levels_of(levels: [(Isa, bool); 6]) -> Vec<Isa> {
         .collect()
 }
 
-/// The last, but for Intel's vectors of bf16, which multiply half as fast as f32: it is tiles that are fast there.
+/// The last, but for vectors of bf16 where they multiply slower than those of f32, as Intel's do.
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
-fn best_of(available: &[Isa], is_intel: bool) -> Isa {
+fn best_of(available: &[Isa], bf16_is_faster: impl FnOnce() -> bool) -> Isa {
     match available {
         #[cfg(target_arch = "x86_64")]
-        [.., before, Isa::Avx512Bf16] if is_intel => *before,
+        [.., before, Isa::Avx512Bf16] if !bf16_is_faster() => *before,
         [.., last] => *last,
         [] => Isa::Scalar,
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn is_intel() -> bool {
-    // SAFETY: every CPU of 64 bits has the instruction, and newer compilers know it to be safe.
-    #[allow(unused_unsafe)]
-    let found = unsafe { std::arch::x86_64::__cpuid(0) };
-    [found.ebx, found.edx, found.ecx]
-        .map(u32::to_le_bytes)
-        .concat()
-        == b"GenuineIntel"
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_intel() -> bool {
+/// Measured once, where it decides.
+fn bf16_is_faster() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::available().contains(&Isa::Avx512Bf16) {
+        // SAFETY: the set is available.
+        return unsafe { super::product::half_matrix::pairs_are_faster() };
+    }
     false
 }
 
 fn choose(wanted: Option<&str>) -> std::result::Result<Isa, String> {
     let available = Isa::available();
-    let best = best_of(available, is_intel());
     match wanted.map(|name| name.trim().to_ascii_lowercase()) {
-        None => Ok(best),
-        Some(name) if name.is_empty() => Ok(best),
+        None => Ok(best_of(available, bf16_is_faster)),
+        Some(name) if name.is_empty() => Ok(best_of(available, bf16_is_faster)),
         Some(name) => available
             .iter()
             .copied()
@@ -261,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_best_is_the_default_and_names_choose() {
-        let best = best_of(Isa::available(), is_intel());
+        let best = best_of(Isa::available(), bf16_is_faster);
         assert_eq!(choose(None).unwrap(), best);
         for &isa in Isa::available() {
             assert_eq!(choose(Some(isa.name())).unwrap(), isa);
@@ -274,11 +267,12 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn vectors_of_bf16_are_chosen_where_they_are_fast() {
         let with_vectors = [Isa::Scalar, Isa::Avx512Vnni, Isa::Avx512Bf16];
-        assert_eq!(best_of(&with_vectors, false), Isa::Avx512Bf16);
-        assert_eq!(best_of(&with_vectors, true), Isa::Avx512Vnni);
+        assert_eq!(best_of(&with_vectors, || true), Isa::Avx512Bf16);
+        assert_eq!(best_of(&with_vectors, || false), Isa::Avx512Vnni);
+        let unasked = || -> bool { panic!("nothing depends on it") };
         let with_tiles = [Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
-        assert_eq!(best_of(&with_tiles, true), Isa::Amx);
-        assert_eq!(best_of(&[Isa::Scalar], true), Isa::Scalar);
+        assert_eq!(best_of(&with_tiles, unasked), Isa::Amx);
+        assert_eq!(best_of(&[Isa::Scalar], unasked), Isa::Scalar);
     }
 
     #[test]

@@ -65,6 +65,12 @@ pub trait Simd: Copy {
     }
     /// a · b + c, fused where the hardware fuses.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Adds the products of all turns to the sums of three rows and four vectors, asking for what lies ahead, where the
+    /// instruction set has a loop of its own for that.
+    #[inline(always)]
+    unsafe fn add_three_rows(_: &mut [[Self::V; 4]; 3], _: ThreeRows, _asks: bool) -> bool {
+        false
+    }
     /// The larger; where `a` is NaN the result is `b` or NaN, where `b` is NaN it is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// The smaller, with `max`'s treatment of NaN.
@@ -181,6 +187,18 @@ pub trait Simd: Copy {
         // SAFETY: the caller has LANES pairs at `from`, and the instruction set.
         unsafe { pairs_each::<Self>(from, |bits| half::f16::from_bits(bits).to_f32()) }
     }
+}
+
+/// Three rows of x and a panel [inputs, 32], four inputs a turn.
+#[derive(Clone, Copy)]
+pub struct ThreeRows {
+    pub x: *const f32,
+    pub x_stride: usize,
+    pub panel: *const f32,
+    pub turns: usize,
+    /// What will be read soon, which may lie anywhere, and how far it goes on with every input.
+    pub ahead: *const f32,
+    pub ahead_step: usize,
 }
 
 /// No vector is longer.
@@ -359,6 +377,8 @@ pub use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod gelu;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod narrow_tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

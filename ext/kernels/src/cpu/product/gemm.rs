@@ -1,17 +1,19 @@
 //! Products with a matrix of f32 that was laid out once for the micro-kernels.
 
-use crate::cpu::isa::{dispatched, Isa};
-use crate::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
+mod tile;
+
+use crate::cpu::isa::Isa;
+use crate::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
 use crate::cpu::product::panels::pack_panels;
 pub use crate::cpu::product::panels::PANEL;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::product::parts;
-use crate::cpu::product::row_tiles::in_row_tiles;
 use crate::cpu::product::store::Panels;
-use crate::cpu::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use crate::f32_tiles;
 use crate::Result;
+pub(super) use tile::multiply_panel;
+pub use tile::{multiply_cached_panel, Operands};
 
 /// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
 const AHEAD: usize = 1024;
@@ -196,161 +198,6 @@ impl WeightMatrix<f32> for PackedMatrix {
     }
 }
 
-/// Rows of x and one panel.
-#[derive(Clone, Copy)]
-pub struct Operands {
-    pub x: *const f32,
-    /// From row to row of x.
-    pub x_stride: usize,
-    /// [inputs, 32].
-    pub panel: *const f32,
-    pub inputs: usize,
-}
-
-/// What will be read soon, which may lie anywhere, and how much of it is asked for with every input.
-type Ahead = (*const f32, usize);
-
-/// R rows of x against two vectors of columns; `ASKS` for what lies ahead.
-#[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const ASKS: bool>(
-    operands: Operands,
-    (mut ahead, step): Ahead,
-    to: Sums,
-) {
-    let Operands {
-        x,
-        x_stride,
-        panel,
-        inputs,
-    } = operands;
-    // SAFETY: x has R rows of `inputs` numbers and the panel `inputs` rows of 32, from the column it begins with;
-    // the sums have room for R rows of two vectors; all as the caller vouches, who has the instruction set. What is
-    // asked for ahead may lie anywhere.
-    unsafe {
-        let mut sums = [[S::splat(0.0); 2]; R];
-        // Four rows share a pointer, which addresses them by one and three strides.
-        let thrice = 3 * x_stride;
-        let mut rows = [x; R];
-        let mut group = 0;
-        while 4 * group < R {
-            rows[group] = x.add(4 * group * x_stride);
-            group += 1;
-        }
-        let mut from = panel;
-        for _ in 0..inputs {
-            let pair = [S::load(from), S::load(from.add(S::LANES))];
-            if ASKS {
-                S::prefetch(ahead);
-                S::prefetch(ahead.wrapping_add(S::LANES));
-                ahead = ahead.wrapping_add(step);
-            }
-            let mut r = 0;
-            while r < R {
-                let row = rows[r / 4];
-                let value = S::splat(match r % 4 {
-                    0 => *row,
-                    1 => *row.add(x_stride),
-                    2 => *row.add(2 * x_stride),
-                    _ => *row.add(thrice),
-                });
-                sums[r][0] = S::fma(value, pair[0], sums[r][0]);
-                sums[r][1] = S::fma(value, pair[1], sums[r][1]);
-                r += 1;
-            }
-            let mut group = 0;
-            while 4 * group < R {
-                rows[group] = rows[group].add(1);
-                group += 1;
-            }
-            // Wrapping, since after the last row it stands behind the panel's end, by the column it began with.
-            from = from.wrapping_add(PANEL);
-        }
-        let mut r = 0;
-        while r < R {
-            S::store(to.row(r), sums[r][0]);
-            S::store(to.row(r).add(S::LANES), sums[r][1]);
-            r += 1;
-        }
-    }
-}
-
-/// Rows of the tallest tile.
-const fn tallest<S: Simd>() -> usize {
-    if S::REGISTERS >= 32 {
-        12
-    } else {
-        6
-    }
-}
-
-/// Two rows of narrow vectors take as long as three, waiting for their own sums. Wide ones wait for the panel.
-const fn least<S: Simd>() -> usize {
-    if S::REGISTERS >= 32 {
-        1
-    } else {
-        3
-    }
-}
-
-#[inline(always)]
-unsafe fn multiply_with<S: Simd, const ASKS: bool>(
-    operands: Operands,
-    (ahead, step): Ahead,
-    rows: usize,
-    sums: Sums,
-) {
-    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
-    // set; tiles lie within the rows, and their columns within the panel.
-    unsafe {
-        let mut column = 0;
-        while column < PANEL {
-            in_row_tiles!(rows, most tallest::<S>(), least least::<S>(), (row, HEIGHT) => {
-                let operands = Operands {
-                    x: operands.x.add(row * operands.x_stride),
-                    panel: operands.panel.add(column),
-                    ..operands
-                };
-                let ahead = (ahead.wrapping_add(column), step);
-                tile::<S, HEIGHT, ASKS>(operands, ahead, sums.at(row, column));
-            });
-            column += 2 * S::LANES;
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn multiply_panel_with<S: Simd>(operands: Operands, ahead: Ahead, rows: usize, sums: Sums) {
-    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
-    // set.
-    unsafe { multiply_with::<S, true>(operands, ahead, rows, sums) }
-}
-
-#[inline(always)]
-unsafe fn multiply_cached_panel_with<S: Simd>(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
-    // set; nothing is asked for ahead, so that the null pointer is not used.
-    unsafe { multiply_with::<S, false>(operands, (std::ptr::null(), 0), rows, sums) }
-}
-
-dispatched! {
-    /// The sums of `rows` rows of x with a panel, while what lies ahead is asked for.
-    ///
-    /// # Safety
-    /// x and the sums have the rows, the panel the inputs.
-    pub(super) unsafe fn multiply_panel(
-        operands: Operands, ahead: Ahead, rows: usize, sums: Sums,
-    ) = multiply_panel_with
-}
-dispatched! {
-    /// `multiply_panel` where nothing is waited for.
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn multiply_cached_panel(
-        operands: Operands, rows: usize, sums: Sums,
-    ) = multiply_cached_panel_with
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,6 +219,7 @@ mod tests {
             (12, 64, 32),
             (100, 17, 200),
             (193, 40, 161),
+            (8, 389, 40),
         ];
         for (rows, inputs, outputs) in shapes {
             let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));

@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod speed;
 mod widened;
 
 use std::borrow::Cow;
@@ -15,6 +17,8 @@ use crate::cpu::product::panels::{pack_panels, PANEL};
 use crate::cpu::product::store::Panels;
 use crate::cpu::{build, for_each_range, read, Element, Output, Stored};
 use crate::Result;
+#[cfg(target_arch = "x86_64")]
+pub use speed::pairs_are_faster;
 use widened::{multiply_widened, WidePanels};
 
 /// The depth of a tile; rows of both factors are padded to it by zeros.

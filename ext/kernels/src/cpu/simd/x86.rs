@@ -1,6 +1,8 @@
 //! AVX2 and AVX-512.
 
 use super::{gelu, Simd};
+#[cfg(not(miri))]
+use super::{narrow_tile, ThreeRows};
 use crate::cpu::math;
 use std::arch::x86_64::*;
 
@@ -104,6 +106,13 @@ impl Simd for Avx2 {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: the CPU has FMA, which this level includes; this touches registers alone.
         unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[cfg(not(miri))]
+    #[inline(always)]
+    unsafe fn add_three_rows(sums: &mut [[__m256; 4]; 3], rows: ThreeRows, asks: bool) -> bool {
+        // SAFETY: the CPU has AVX2 and FMA, which this level includes; the caller vouches for the rows.
+        unsafe { narrow_tile::add_products(sums, rows, asks) };
+        true
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
