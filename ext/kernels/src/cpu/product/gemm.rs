@@ -1,6 +1,8 @@
 //! Products with a matrix of f32 that was laid out once for the micro-kernels.
 
 use crate::cpu::isa::{dispatched, Isa};
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::product::arm;
 use crate::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
 use crate::cpu::product::panels::pack_panels;
 pub use crate::cpu::product::panels::PANEL;
@@ -299,6 +301,17 @@ unsafe fn multiply_with<S: Simd, const ASKS: bool>(
     rows: usize,
     sums: Sums,
 ) {
+    #[cfg(target_arch = "aarch64")]
+    if S::MULTIPLIES_BY_LANES {
+        let operands = arm::Operands {
+            x: operands.x.cast(),
+            stride: operands.x_stride,
+            panel: operands.panel.cast(),
+            words: operands.inputs,
+        };
+        // SAFETY: the caller vouches for the rows, the panel and the sums.
+        return unsafe { arm::multiply_singles(operands, rows, sums) };
+    }
     // SAFETY: x and the sums have the rows and the panel the inputs, as the caller vouches, who has the instruction
     // set; tiles lie within the rows, and their columns within the panel.
     unsafe {
@@ -368,6 +381,8 @@ mod tests {
         let shapes = [
             (1, 1, 1),
             (7, 5, 31),
+            (6, 6, 33),
+            (11, 35, 40),
             (13, 33, 65),
             (12, 64, 32),
             (100, 17, 200),
