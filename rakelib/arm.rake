@@ -9,6 +9,19 @@ namespace :arm do
     abort "rake arm:test #{e.message}"
   end
 
+  desc "How busy the kernels' loops keep the multiply pipes of ARM processors, by LLVM's models of them"
+  task :cycles do
+    require_relative "support/arm_cycles"
+    arm = Tasks::Arm.new.tap(&:prepare)
+    Tasks::ArmCycles.prepare
+    results = Tasks::ArmCycles.new(Tasks::ArmCycles.disassemble(arm.library)).results
+    puts Tasks::ArmCycles.table(results)
+    failed = results.reject(&:passed?)
+    abort "below the goal: #{Tasks::ArmCycles.table(failed).drop(2).join("\n")}" if failed.any?
+  rescue Tasks::Tools::Missing => e
+    abort "rake arm:cycles #{e.message}"
+  end
+
   desc "In continuous integration: the same where the tools are there or can be installed"
   task :emulated do
     next puts "only in continuous integration; by hand: rake arm:test" unless Tasks::Build.continuous_integration?

@@ -16,10 +16,10 @@ module Tasks
       # zig brings the C library and what a program begins with.
       "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUSTFLAGS" => "-Clink-self-contained=no",
       "CARGO_PROFILE_RELEASE_LTO" => "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS" => "16",
-      "CANDLE_CPU_ISA" => "neon"
+      "CANDLE_CPU_ISA" => "bf16"
     }.freeze
     # Only the kernels have code for ARM.
-    TESTS = %w[--release --package red-candle-kernels --features selftest --lib].freeze
+    KERNELS = %w[--release --package red-candle-kernels --features selftest --lib].freeze
 
     def initialize
       @cross = Cross.new(TARGET, FOLDER)
@@ -31,7 +31,13 @@ module Tasks
     end
 
     def test
-      @cross.cargo("test", *TESTS, settings: SETTINGS)
+      @cross.cargo("test", *KERNELS, settings: SETTINGS)
+    end
+
+    # @return [String] the kernels as a library, which keeps the names of functions
+    def library
+      @cross.cargo("build", *KERNELS, settings: SETTINGS)
+      File.join(@cross.target_directory, TARGET, "release/libkernels.rlib")
     end
   end
 end

@@ -29,6 +29,15 @@ pub enum Isa {
     Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// NEON with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    DotProd,
+    /// `DotProd` with products of small matrices of bytes.
+    #[cfg(target_arch = "aarch64")]
+    I8mm,
+    /// `I8mm` with products of small matrices of bf16.
+    #[cfg(target_arch = "aarch64")]
+    Bf16,
 }
 
 thread_local! {
@@ -53,6 +62,12 @@ impl Isa {
             Self::Amx => "amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd => "dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Self::I8mm => "i8mm",
+            #[cfg(target_arch = "aarch64")]
+            Self::Bf16 => "bf16",
         }
     }
 
@@ -63,6 +78,8 @@ impl Isa {
             Self::AvxVnni => Self::Avx2.name(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => Self::Avx512.name(),
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd | Self::I8mm | Self::Bf16 => Self::Neon.name(),
             other => other.name(),
         }
     }
@@ -74,6 +91,8 @@ impl Isa {
             Self::AvxVnni => Self::Avx2.name(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => Self::Avx512.name(),
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd | Self::I8mm => Self::Neon.name(),
             other => other.name(),
         }
     }
@@ -83,6 +102,8 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 | Self::Amx => Self::Avx512Vnni.name(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Bf16 => Self::I8mm.name(),
             other => other.name(),
         }
     }
@@ -100,7 +121,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             found.extend(detect_x86());
             #[cfg(target_arch = "aarch64")]
-            found.push(Self::Neon);
+            found.extend(detect_arm());
             found
         })
     }
@@ -114,6 +135,8 @@ impl Isa {
         let is_plain = |isa: &Isa| match isa {
             #[cfg(target_arch = "x86_64")]
             Self::AvxVnni | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
+            #[cfg(target_arch = "aarch64")]
+            Self::DotProd | Self::I8mm | Self::Bf16 => false,
             _ => true,
         };
         Ok(Self::available().iter().copied().filter(is_plain).collect())
@@ -171,6 +194,20 @@ fn levels_of(levels: [(Isa, bool); 6]) -> Vec<Isa> {
         .take_while(|&(isa, is_there)| is_there || isa == Isa::AvxVnni)
         .filter_map(|(isa, is_there)| is_there.then_some(isa))
         .collect()
+}
+
+/// The levels of ARM that this machine has. Each includes those before it.
+#[cfg(target_arch = "aarch64")]
+fn detect_arm() -> Vec<Isa> {
+    use std::arch::is_aarch64_feature_detected as has;
+    let levels = [
+        (Isa::Neon, true),
+        (Isa::DotProd, has!("dotprod")),
+        (Isa::I8mm, has!("i8mm")),
+        (Isa::Bf16, has!("bf16")),
+    ];
+    let there = levels.into_iter().take_while(|&(_, is_there)| is_there);
+    there.map(|(isa, _)| isa).collect()
 }
 
 /// The last, but for vectors of bf16 where they multiply slower than those of f32, as Intel's do.
@@ -240,7 +277,7 @@ macro_rules! dispatched {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => avx512($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Isa::Neon => $generic::<simd::Neon>($($arg),*),
+                    Isa::Neon | Isa::DotProd | Isa::I8mm | Isa::Bf16 => $generic::<simd::Neon>($($arg),*),
                 }
             }
         }
@@ -296,6 +333,26 @@ mod tests {
         assert_eq!(found(&gap), laptop);
         // A hypervisor may hide AVX2 and leave the rest.
         assert_eq!(found(&[Isa::AvxVnni, Isa::Avx512]), []);
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn every_level_of_arm_includes_those_before_it() {
+        let all = [Isa::Scalar, Isa::Neon, Isa::DotProd, Isa::I8mm, Isa::Bf16];
+        assert!(all.starts_with(Isa::available()) && Isa::available().len() > 1);
+        let names = |name: fn(Isa) -> &'static str| all.map(name);
+        assert_eq!(
+            names(Isa::for_numbers),
+            ["scalar", "neon", "neon", "neon", "neon"]
+        );
+        assert_eq!(
+            names(Isa::for_bytes),
+            ["scalar", "neon", "dotprod", "i8mm", "i8mm"]
+        );
+        assert_eq!(
+            names(Isa::for_bf16),
+            ["scalar", "neon", "neon", "neon", "bf16"]
+        );
     }
 
     #[test]

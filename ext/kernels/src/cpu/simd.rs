@@ -18,6 +18,9 @@ pub trait Simd: Copy {
     /// Whether a row is better begun by what is missing to an aligned address: vectors that
     /// straddle cache lines cost twice.
     const ALIGNS: bool = false;
+    /// Whether products take their numbers from a vector's lanes: loads that spread one use the multiply pipes.
+    #[cfg(target_arch = "aarch64")]
+    const MULTIPLIES_BY_LANES: bool = false;
 
     /// Asks for what will be read soon; the address may be anything.
     #[inline(always)]
@@ -133,6 +136,18 @@ pub trait Simd: Copy {
         for (i, &value) in values.iter().enumerate().take(Self::LANES) {
             // SAFETY: the caller has room for LANES bytes at `to`.
             unsafe { *to.add(i) = value as u8 };
+        }
+    }
+    /// LANES numbers of −128 to 127 as the bytes of the nearest whole ones, even where two are as near; what is not a
+    /// number may become anything.
+    #[inline(always)]
+    unsafe fn store_nearest_bytes(to: *mut i8, v: Self::V) {
+        let mut values = [0.0f32; MOST_LANES];
+        // SAFETY: the caller has the instruction set; the array has as many numbers as the longest vector.
+        unsafe { Self::store(values.as_mut_ptr(), Self::round(v)) };
+        for (i, &value) in values.iter().enumerate().take(Self::LANES) {
+            // SAFETY: the caller has room for LANES bytes at `to`.
+            unsafe { *to.add(i) = value as i8 };
         }
     }
     /// LANES whole numbers of −128 to 127, as bytes.

@@ -65,6 +65,8 @@ pub fn scattered_row_dots(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) -> Res
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => row_dots_vnni(rows, vector, out),
+            #[cfg(target_arch = "aarch64")]
+            Isa::DotProd | Isa::I8mm | Isa::Bf16 => row_dots_of_fours(rows, vector, out),
             _ => scattered_row_dots_on(isa, rows, vector, out),
         }
     }
@@ -212,6 +214,46 @@ unsafe fn row_dots_vnni(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) {
             let total = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
             *sum = total.wrapping_sub(added);
         }
+    }
+}
+
+/// # Safety
+/// Every row is as long as `vector`.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn row_dots_of_fours(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) {
+    use std::arch::aarch64::*;
+    use std::arch::asm;
+
+    const BYTES: usize = 16;
+    let add = |mut sums: int32x4_t, a: *const u8, b: *const u8| {
+        // SAFETY: the dot product is enabled, and both have 16 bytes, as is seen to below.
+        unsafe {
+            asm!(
+                "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
+                sums = inout(vreg) sums,
+                a = in(vreg) vld1q_u8(a),
+                b = in(vreg) vld1q_u8(b),
+                options(pure, nomem, nostack, preserves_flags)
+            );
+            sums
+        }
+    };
+    let last = |bytes: &[u8]| {
+        let mut whole = [0; BYTES];
+        let rest = bytes.chunks_exact(BYTES).remainder();
+        whole[..rest.len()].copy_from_slice(rest);
+        whole
+    };
+    let last_of_vector = last(vector);
+    for (row, sum) in rows.iter().zip(out) {
+        let mut sums = [vdupq_n_s32(0); 2];
+        let parts = row.chunks_exact(BYTES).zip(vector.chunks_exact(BYTES));
+        for (chain, (part, other)) in parts.enumerate() {
+            sums[chain % 2] = add(sums[chain % 2], part.as_ptr(), other.as_ptr());
+        }
+        sums[0] = add(sums[0], last(row).as_ptr(), last_of_vector.as_ptr());
+        *sum = vaddvq_s32(vaddq_s32(sums[0], sums[1]));
     }
 }
 

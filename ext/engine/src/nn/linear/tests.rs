@@ -6,7 +6,7 @@ fn between_layers_that_widen_their_weights_passes_f32() {
     let between = |dtype| Linear::dtype_between(&Device::Cpu, dtype).unwrap();
     for &isa in Isa::available() {
         isa.force(|| {
-            let keeps = ["avx512bf16", "amx"].contains(&isa.name());
+            let keeps = ["avx512bf16", "amx", "bf16"].contains(&isa.name());
             assert_eq!(between(DType::BF16) == DType::BF16, keeps, "{}", isa.name());
             assert_eq!(between(DType::F16), DType::F32);
             assert_eq!(between(DType::F32), DType::F32);

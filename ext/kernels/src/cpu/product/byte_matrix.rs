@@ -14,6 +14,8 @@ use crate::cpu::isa::{dispatched, Isa};
 use crate::cpu::lanes::for_lanes;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::product::amx;
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::product::arm;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::product::driver::TASK_COLUMNS;
 use crate::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
@@ -28,20 +30,31 @@ use crate::Result;
 const DEPTH: usize = 64;
 
 /// Rows that are multiplied together: two tiles.
-const BLOCK: usize = 32;
+const BLOCK: usize = if cfg!(target_arch = "aarch64") {
+    48
+} else {
+    32
+};
+
+/// Rows of x are filled up to a multiple of this: kernels read whole blocks, or pairs.
+const FILLED: usize = if cfg!(target_arch = "aarch64") {
+    2
+} else {
+    BLOCK
+};
 
 /// Bytes of a task's rows at most: half of the second-level cache, which the weights and the sums pass
 /// through too.
 const CACHE: usize = 1 << 20;
 
 /// Rows of a task at most, but for what the cache says.
-const MOST_ROWS: usize = 256;
+const MOST_ROWS: usize = 256 / BLOCK * BLOCK;
 
 /// Rounded numbers lie within ±127.
 const LARGEST: f32 = 127.0;
 
-/// What is added to a rounded number of x, since instructions multiply unsigned bytes by signed ones.
-const OFFSET: i32 = 128;
+/// What is added to a rounded number of x where instructions multiply unsigned bytes by signed ones.
+const OFFSET: i32 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
 
 /// The deepest product whose sums fit 32 bits.
 pub const MOST_INPUTS: usize = 65_536;
@@ -69,7 +82,7 @@ impl std::fmt::Debug for ByteMatrix {
     }
 }
 
-/// Rows of x as bytes, filled up to whole blocks and tiles, and a scale for each.
+/// Rows of x as bytes, filled up, and a scale for each. For small matrices they are in pairs.
 pub struct ByteRows {
     /// `size` for each number.
     bytes: Vec<u8>,
@@ -149,7 +162,7 @@ impl ByteMatrix {
     }
 
     fn quantize<T: Element>(&self, isa: Isa, x: &[T], rows: usize) -> ByteRows {
-        let (depth, padded) = (self.depth(), rows.next_multiple_of(BLOCK));
+        let (depth, padded) = (self.depth(), rows.next_multiple_of(FILLED));
         let size = size_of_number(isa);
         let mut scales = Vec::new();
         // SAFETY: every row is written once, its padding included, and so is every scale. Where numbers are words,
@@ -158,9 +171,13 @@ impl ByteMatrix {
             build(padded * depth * size, |bytes: Output<u8>| {
                 scales = build(padded, |scales: Output<f32>| {
                     for_each_range(padded, depth, |range| {
+                        let mut alone = vec![0u8; if has_pairs(isa) { depth } else { 0 }];
                         for row in range {
                             let place = bytes.at(row * depth * size);
-                            let (to, scale) = (place.add(depth * (size - 1)), scales.at(row));
+                            let (mut to, scale) = (place.add(depth * (size - 1)), scales.at(row));
+                            if has_pairs(isa) {
+                                to = alone.as_mut_ptr();
+                            }
                             let width = if row < rows { self.inputs } else { 0 };
                             std::ptr::write_bytes(to.add(width), OFFSET as u8, depth - width);
                             *scale = 0.0;
@@ -171,6 +188,10 @@ impl ByteMatrix {
                             #[cfg(target_arch = "x86_64")]
                             if size == 2 {
                                 words::widen(place.cast(), depth);
+                            }
+                            #[cfg(target_arch = "aarch64")]
+                            if has_pairs(isa) {
+                                arm::put_into_pair(to, depth / 4, bytes.at(0), row);
                             }
                         }
                     })
@@ -224,11 +245,13 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
         let panel = self.weights.panels[tile.panel * length..][..length].as_ptr();
         let columns = tile.panel * PANEL..(tile.panel + 1) * PANEL;
         let operands = Operands {
-            x: x.bytes[tile.row * depth * x.size..][..BLOCK * depth * x.size].as_ptr(),
+            x: x.bytes[tile.row * depth * x.size..]
+                [..tile.rows.next_multiple_of(FILLED) * depth * x.size]
+                .as_ptr(),
             panel,
             depth,
         };
-        // SAFETY: the bytes are those of a whole block, the panel is as deep, and the caller vouches for the
+        // SAFETY: the bytes are filled up, the panel is as deep, and the caller vouches for the
         // sums; the instruction set is there.
         unsafe {
             let keeps_offset = multiply(context, operands, &tile);
@@ -246,6 +269,15 @@ impl<T: Element> WeightMatrix<T> for ByteMatrix {
     }
 }
 
+/// Whether rows of x are multiplied in pairs.
+fn has_pairs(isa: Isa) -> bool {
+    match isa {
+        #[cfg(target_arch = "aarch64")]
+        Isa::I8mm | Isa::Bf16 => true,
+        _ => false,
+    }
+}
+
 /// Rows of x and one panel, as deep as one another.
 #[derive(Clone, Copy)]
 struct Operands {
@@ -259,7 +291,7 @@ struct Operands {
 /// The sums of bytes, as i32; whether they still hold what the offset of x added.
 ///
 /// # Safety
-/// x has `BLOCK` rows, the sums have room for as many, and the CPU has the instruction set.
+/// x has the tile's rows, filled up, the sums have room for `BLOCK`, and the CPU has the instruction set.
 unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
     let (rows, sums) = (tile.rows, tile.sums);
     // SAFETY: the caller vouches for the sizes and the instructions.
@@ -299,6 +331,26 @@ unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
             }
             _ => {}
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            let words = arm::Operands {
+                x: operands.x,
+                stride: operands.depth / 4,
+                panel: operands.panel.cast(),
+                words: operands.depth / 4,
+            };
+            match context.isa {
+                Isa::DotProd => {
+                    arm::multiply_dots(words, rows, sums);
+                    return false;
+                }
+                Isa::I8mm | Isa::Bf16 => {
+                    arm::multiply_matrices_of_bytes(words, rows, sums);
+                    return false;
+                }
+                _ => {}
+            }
+        }
         multiply_plainly(context.isa, operands, rows, sums);
         false
     }
@@ -335,14 +387,26 @@ unsafe fn quantize_numbers<S: Simd, N: Vectors<S>>(
         for_lanes!(S, width, lanes => {
             let v = S::mul(lanes.load_stored::<S, N>(x), inverse);
             if lanes.count == 0 {
-                S::store_raised_bytes(to.add(lanes.at), v);
+                store_bytes::<S>(to.add(lanes.at), v);
             } else {
                 let mut bytes = [0u8; MOST_LANES];
-                S::store_raised_bytes(bytes.as_mut_ptr(), v);
+                store_bytes::<S>(bytes.as_mut_ptr(), v);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(lanes.at), lanes.count);
             }
         });
         scale
+    }
+}
+
+/// LANES numbers of −127 to 127 as the bytes of the nearest whole ones.
+#[inline(always)]
+unsafe fn store_bytes<S: Simd>(to: *mut u8, v: S::V) {
+    // SAFETY: the caller has room for LANES bytes, and the instruction set.
+    unsafe {
+        match OFFSET {
+            0 => S::store_nearest_bytes(to.cast(), v),
+            _ => S::store_raised_bytes(to, v),
+        }
     }
 }
 
@@ -390,7 +454,7 @@ unsafe fn multiply_plainly_with<S: Simd>(operands: Operands, rows: usize, sums: 
                     .add(row * depth + 4 * group)
                     .cast::<[u8; 4]>()
                     .read_unaligned();
-                let four = four.map(|byte| i32::from(byte) - OFFSET);
+                let four = four.map(|byte| i32::from(byte.wrapping_sub(OFFSET as u8) as i8));
                 for (column, total) in totals.iter_mut().enumerate() {
                     let weights = *panel.add(group * PANEL + column);
                     for (x, weight) in four.iter().zip(weights) {

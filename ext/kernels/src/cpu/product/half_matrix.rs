@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use crate::cpu::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::product::amx;
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::product::arm;
 use crate::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix, TASK_COLUMNS};
 use crate::cpu::product::panels::{pack_panels, PANEL};
 use crate::cpu::product::store::Panels;
@@ -25,17 +27,18 @@ use widened::{multiply_widened, WidePanels};
 const DEPTH: usize = 32;
 
 /// Rows that are multiplied together where the CPU multiplies bits: two tiles.
-#[cfg(target_arch = "x86_64")]
-const BLOCK: usize = 32;
+const BLOCK: usize = if cfg!(target_arch = "aarch64") {
+    48
+} else {
+    32
+};
 
 /// Bytes of a task's rows at most: half of the second-level cache, which the weights and the sums pass
 /// through too.
-#[cfg(target_arch = "x86_64")]
 const CACHE: usize = 1 << 20;
 
 /// Rows of a task at most, but for what the cache says.
-#[cfg(target_arch = "x86_64")]
-const MOST_ROWS: usize = 256;
+const MOST_ROWS: usize = 256 / BLOCK * BLOCK;
 
 /// Rows of a task at most where weights are widened: the more there are, the less that matters.
 const MOST_WIDE_ROWS: usize = 1032;
@@ -77,6 +80,9 @@ pub enum HalfRows<'a> {
         rows: Cow<'a, [u16]>,
         tail: Vec<u16>,
     },
+    /// bf16, as the CPU multiplies it, in pairs of rows.
+    #[cfg(target_arch = "aarch64")]
+    Pairs(Vec<u8>),
     Widened(Cow<'a, [f32]>),
 }
 
@@ -142,6 +148,23 @@ impl HalfMatrix {
         }
     }
 
+    /// Rows of bf16 in pairs.
+    #[cfg(target_arch = "aarch64")]
+    fn pairs_of<'a>(&self, x: &[u16], rows: usize) -> HalfRows<'a> {
+        let words = self.padded_inputs() / 2;
+        let mut pairs = vec![0; arm::paired_bytes(rows, words)];
+        let to = Output(pairs.as_mut_ptr());
+        for_each_range(rows, self.padded_inputs(), |range| {
+            let mut row = vec![0u16; self.padded_inputs()];
+            for number in range {
+                row[..self.inputs].copy_from_slice(&x[number * self.inputs..][..self.inputs]);
+                // SAFETY: the row has the words, and the pairs room for all rows, each of which is written once.
+                unsafe { arm::put_into_pair(row.as_ptr().cast(), words, to.at(0), number) };
+            }
+        });
+        HalfRows::Pairs(pairs)
+    }
+
     /// Rows of f32 as they are, where they need no padding.
     fn widened<'a, T: Element>(&self, isa: Isa, x: &'a [T], rows: usize) -> Cow<'a, [f32]> {
         let depth = self.padded_inputs();
@@ -178,7 +201,6 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
     }
 
     fn task_rows(&self, isa: Isa) -> TaskRows {
-        #[cfg(target_arch = "x86_64")]
         if multiplies::<T>(isa, self.stored) {
             let rows = CACHE / (self.padded_inputs() * size_of::<u16>()).max(1);
             return TaskRows {
@@ -188,8 +210,6 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                 padded: true,
             };
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = isa;
         let (most, together) = match self.wide_panels() {
             1 => {
                 let rows = WIDE_CACHE / (self.padded_inputs() * size_of::<f32>());
@@ -212,6 +232,10 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
         #[cfg(target_arch = "x86_64")]
         if multiplies::<T>(isa, self.stored) {
             return self.bits_of(bits(x), rows);
+        }
+        #[cfg(target_arch = "aarch64")]
+        if multiplies::<T>(isa, self.stored) {
+            return self.pairs_of(bits(x), rows);
         }
         HalfRows::Widened(self.widened(isa, x, rows))
     }
@@ -249,6 +273,20 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                     }
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            HalfRows::Pairs(pairs) => {
+                let words = depth / 2;
+                let bytes = arm::paired_bytes(tile.rows, words);
+                let operands = arm::Operands {
+                    x: pairs[arm::paired_bytes(tile.row, words)..][..bytes].as_ptr(),
+                    stride: words,
+                    panel: panel.as_ptr().cast(),
+                    words,
+                };
+                // SAFETY: the pairs and the panel are as deep as one another, tasks begin with a pair, and rows were
+                // put into pairs because the instruction set multiplies them; the caller vouches for the sums.
+                unsafe { arm::multiply_matrices_of_bf16(operands, tile.rows, tile.sums) };
+            }
             #[cfg(target_arch = "x86_64")]
             HalfRows::Bits { rows, tail } => {
                 let x = if tile.rows == BLOCK {
@@ -269,11 +307,12 @@ pub fn multiplies_bf16(isa: Isa) -> bool {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 | Isa::Amx => true,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Bf16 => true,
         _ => false,
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 fn multiplies<T: Element>(isa: Isa, stored: Stored) -> bool {
     multiplies_bf16(isa) && stored == Stored::Bf16 && !T::IS_F32
 }
@@ -327,9 +366,12 @@ mod tests {
     use crate::Activation;
     use half::{bf16, f16};
 
-    const SHAPES: [(usize, usize, usize); 8] = [
+    const SHAPES: [(usize, usize, usize); 11] = [
         (1, 1, 1),
         (7, 5, 31),
+        (6, 70, 40),
+        (11, 130, 36),
+        (70, 64, 3),
         (16, 32, 32),
         (17, 64, 33),
         (32, 33, 128),

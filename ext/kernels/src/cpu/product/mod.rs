@@ -3,6 +3,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 pub mod blocks;
 pub mod byte_matrix;
 mod driver;

@@ -2,6 +2,7 @@
 
 use super::Simd;
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 #[derive(Clone, Copy)]
 pub struct Neon;
@@ -12,12 +13,29 @@ impl Neon {
         // SAFETY: the CPU has NEON, as every CPU of this architecture; this touches registers alone.
         unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(n, vdupq_n_s32(127)))) }
     }
+
+    /// Four numbers of f16 as f32.
+    #[inline(always)]
+    unsafe fn widen_f16(halves: uint16x4_t) -> float32x4_t {
+        // SAFETY: the instruction belongs to every CPU of this architecture and touches the registers it is given.
+        unsafe {
+            let widened: float32x4_t;
+            asm!(
+                "fcvtl {to:v}.4s, {from:v}.4h",
+                to = lateout(vreg) widened,
+                from = in(vreg) halves,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+            widened
+        }
+    }
 }
 
 impl Simd for Neon {
     type V = float32x4_t;
     const LANES: usize = 4;
     const REGISTERS: usize = 32;
+    const MULTIPLIES_BY_LANES: bool = true;
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self::V {
@@ -143,5 +161,94 @@ impl Simd for Neon {
     unsafe fn highest(v: Self::V) -> f32 {
         // SAFETY: the CPU has NEON, as every CPU of this architecture; this touches registers alone.
         unsafe { vmaxvq_f32(v) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: Self::V) -> Self::V {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture; this touches registers alone.
+        unsafe { vsqrtq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn sum_each([a, b, c, d]: [Self::V; 4]) -> [f32; 4] {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture; a vector has four numbers, as the array.
+        unsafe {
+            let mut sums = [0.0; 4];
+            vst1q_f32(
+                sums.as_mut_ptr(),
+                vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)),
+            );
+            sums
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_nearest_bytes(to: *mut i8, v: Self::V) {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has room for four bytes at `to`,
+        // unaligned.
+        unsafe {
+            let whole = vqmovn_s32(vcvtnq_s32_f32(v));
+            let bytes = vqmovn_s16(vcombine_s16(whole, whole));
+            let four = vget_lane_u32::<0>(vreinterpret_u32_s8(bytes));
+            to.cast::<u32>().write_unaligned(four);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_signed_bytes(to: *mut i8, v: Self::V) {
+        // SAFETY: whole numbers are their own nearest; the caller vouches for the room.
+        unsafe { Self::store_nearest_bytes(to, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::V {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has four numbers at `from`.
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(from))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(to: *mut u16, v: Self::V) {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has room for four numbers at
+        // `to`.
+        unsafe {
+            let bits = vreinterpretq_u32_f32(v);
+            let last = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), last);
+            let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            let number = vceqq_f32(v, v);
+            vst1_u16(to, vshrn_n_u32::<16>(vbslq_u32(number, rounded, quiet)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::V {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has four numbers at `from`.
+        unsafe { Self::widen_f16(vld1_u16(from)) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, v: Self::V) {
+        // SAFETY: the instruction belongs to every CPU of this architecture and touches the registers it is given; the
+        // caller has room for four numbers at `to`.
+        unsafe {
+            let halves: uint16x4_t;
+            asm!(
+                "fcvtn {to:v}.4h, {from:v}.4s",
+                to = lateout(vreg) halves,
+                from = in(vreg) v,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+            vst1_u16(to, halves);
+        }
+    }
+    #[inline(always)]
+    unsafe fn bf16_pairs(from: *const u32) -> [Self::V; 2] {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has four pairs at `from`.
+        unsafe {
+            let pairs = vld1q_u32(from);
+            let second = vandq_u32(pairs, vdupq_n_u32(0xffff_0000));
+            [vshlq_n_u32::<16>(pairs), second].map(|bits| vreinterpretq_f32_u32(bits))
+        }
+    }
+    #[inline(always)]
+    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
+        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has four pairs at `from`.
+        unsafe {
+            let pairs = vld1q_u32(from);
+            let second = vshrn_n_u32::<16>(pairs);
+            [Self::widen_f16(vmovn_u32(pairs)), Self::widen_f16(second)]
+        }
     }
 }

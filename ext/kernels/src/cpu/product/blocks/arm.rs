@@ -1,20 +1,23 @@
-//! NEON, without and with the instruction for products of bytes.
+//! NEON, without and with the instructions for products of bytes.
 
 use std::arch::aarch64::*;
-use std::arch::asm;
 
 use super::integers::Integers;
-use crate::cpu::simd::Neon;
+use super::quantize::PLANES;
+use crate::cpu::product::arm::{by_rows, by_twos, Bytes, Dots, Matrices, Words};
+use crate::cpu::simd::{Neon, Simd};
 
 #[derive(Clone, Copy)]
 pub(super) struct NeonDot;
+#[derive(Clone, Copy)]
+pub(super) struct NeonMatrices;
 
-/// What the two flavours have in common.
+/// What the flavours have in common.
 macro_rules! methods {
-    () => {
+    ($rows:literal) => {
         type Float = Neon;
         type V = uint8x16_t;
-        const ROWS: usize = 4;
+        const ROWS: usize = $rows;
         const ROWS_OF_RUNS: usize = 4;
         const WIDE_OFFSET: i32 = 0;
 
@@ -70,19 +73,9 @@ macro_rules! methods {
         }
         #[inline(always)]
         unsafe fn load_halves(from: *const u8) -> float32x4_t {
-            // SAFETY: the caller has eight bytes at `from`; the instruction belongs to every CPU of this
-            // architecture and touches the two registers it is given.
-            unsafe {
-                let halves = vld1_u8(from);
-                let widened: float32x4_t;
-                asm!(
-                    "fcvtl {to:v}.4s, {from:v}.4h",
-                    to = lateout(vreg) widened,
-                    from = in(vreg) halves,
-                    options(pure, nomem, nostack, preserves_flags)
-                );
-                widened
-            }
+            // SAFETY: every CPU of this architecture has NEON, and the caller has eight bytes at `from`, of which loads
+            // need no alignment.
+            unsafe { Neon::load_f16(from.cast()) }
         }
         #[inline(always)]
         unsafe fn load_bytes(from: *const u8) -> float32x4_t {
@@ -103,7 +96,7 @@ unsafe fn spread(x: *const i8) -> int8x16_t {
 }
 
 impl Integers for Neon {
-    methods!();
+    methods!(4);
 
     #[inline(always)]
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
@@ -120,23 +113,101 @@ impl Integers for Neon {
     }
 }
 
+/// Codes, of which wide ones have an offset of 128, as signed bytes.
+#[inline(always)]
+unsafe fn signed<const WIDE: bool>(codes: &[uint8x16_t; 4]) -> [uint8x16_t; 4] {
+    if !WIDE {
+        return *codes;
+    }
+    // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
+    codes.map(|codes| unsafe { veorq_u8(codes, vdupq_n_u8(0x80)) })
+}
+
 impl Integers for NeonDot {
-    methods!();
+    methods!(6);
+    const BY_HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
-        // SAFETY: the CPU has the dot product, which this level is chosen by, and the caller has four bytes at `x`;
-        // the instruction touches the registers it is given.
+        // SAFETY: the CPU has the dot product, which this level is chosen by, and the caller has four bytes at `x`.
         unsafe {
+            let [sums, codes, x] = [sums, codes, vreinterpretq_u8_s8(spread(x))]
+                .map(|bytes| vreinterpretq_u32_u8(bytes));
+            vreinterpretq_u8_u32(Dots::add::<0>(sums, codes, x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_half<const WIDE: bool>(
+        sums: [Self::V; PLANES],
+        codes: &[Self::V; 4],
+        x: [*const i8; PLANES],
+    ) -> [Self::V; PLANES] {
+        // SAFETY: the CPU has the dot product, and the caller has 16 bytes of each plane.
+        unsafe {
+            let [a, b, c, d] = signed::<WIDE>(codes).map(|codes| vreinterpretq_u32_u8(codes));
             let mut sums = sums;
-            asm!(
-                "sdot {sums:v}.4s, {codes:v}.16b, {x:v}.16b",
-                sums = inout(vreg) sums,
-                codes = in(vreg) codes,
-                x = in(vreg) spread(x),
-                options(pure, nomem, nostack, preserves_flags)
-            );
+            let mut plane = 0;
+            while plane < PLANES {
+                let x = vld1q_u32(x[plane].cast());
+                let sum = Dots::add::<0>(vreinterpretq_u32_u8(sums[plane]), a, x);
+                let sum = Dots::add::<1>(sum, b, x);
+                let sum = Dots::add::<2>(sum, c, x);
+                sums[plane] = vreinterpretq_u8_u32(Dots::add::<3>(sum, d, x));
+                plane += 1;
+            }
             sums
+        }
+    }
+}
+
+/// The two planes of a row are the two rows of a small matrix, and its sums those of two outputs with both.
+impl Integers for NeonMatrices {
+    methods!(6);
+    const BY_HALVES: bool = true;
+    const JOINS_PLANES: bool = true;
+
+    #[inline(always)]
+    unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
+        // SAFETY: a CPU with small matrices has the dot product; the caller vouches for the rest.
+        unsafe { NeonDot::dot(sums, codes, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(sums: [i32; PLANES]) -> [Self::V; PLANES] {
+        // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
+        unsafe {
+            let [first, second] = sums.map(|sum| vdup_n_s32(sum));
+            [vreinterpretq_u8_s32(vcombine_s32(first, second)); PLANES]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn by_planes(sums: [Self::V; PLANES]) -> [Self::V; PLANES] {
+        // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
+        unsafe {
+            by_rows(sums.map(|sums| vreinterpretq_u32_u8(sums)))
+                .map(|sums| vreinterpretq_u8_u32(sums))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_half<const WIDE: bool>(
+        sums: [Self::V; PLANES],
+        codes: &[Self::V; 4],
+        x: [*const i8; PLANES],
+    ) -> [Self::V; PLANES] {
+        // SAFETY: the CPU has products of small matrices, which this level is chosen by, and the caller has the 16
+        // bytes of eight inputs in both planes, twice.
+        unsafe {
+            let [a, b, c, d] = signed::<WIDE>(codes).map(|codes| vreinterpretq_u32_u8(codes));
+            let [mut low, mut high] = sums.map(|sums| vreinterpretq_u32_u8(sums));
+            for (x, columns) in x.into_iter().zip([by_twos(a, b), by_twos(c, d)]) {
+                let x = vld1q_u32(x.cast());
+                low = Bytes::add(low, x, columns[0]);
+                high = Bytes::add(high, x, columns[1]);
+            }
+            [low, high].map(|sums| vreinterpretq_u8_u32(sums))
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use half::f16;
 
+use super::quantize::PLANES;
 use crate::cpu::simd::{Portable, Simd};
 
 /// `Float::LANES` integers of 32 bits, or four times as many bytes.
@@ -20,6 +21,10 @@ pub(super) trait Integers: Copy {
     const PANELS: usize = 1;
     /// What `dot_wide` takes from a code by itself is 128 less this.
     const WIDE_OFFSET: i32;
+    /// Whether half a group is multiplied at once, by `dot_half`.
+    const BY_HALVES: bool = false;
+    /// Whether rows have both planes of eight inputs side by side, as `Level::joins_planes` says.
+    const JOINS_PLANES: bool = false;
 
     unsafe fn splat(value: i32) -> Self::V;
     /// The bytes from `from` on, of any alignment.
@@ -38,6 +43,28 @@ pub(super) trait Integers: Copy {
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V;
     /// `dot` with any codes, less 128 − `WIDE_OFFSET` each.
     unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V;
+    /// Where the sums of the planes begin.
+    #[inline(always)]
+    unsafe fn begin(sums: [i32; PLANES]) -> [Self::V; PLANES] {
+        // SAFETY: the caller has the instruction set; this touches registers alone.
+        sums.map(|sum| unsafe { Self::splat(sum) })
+    }
+    /// Adds to the sums of both planes four steps of codes with 16 inputs of a row, as `Rows::half` says where they
+    /// are; `WIDE` codes count 128 less. The order is the implementation's own until `by_planes`.
+    #[inline(always)]
+    unsafe fn dot_half<const WIDE: bool>(
+        sums: [Self::V; PLANES],
+        codes: &[Self::V; 4],
+        x: [*const i8; PLANES],
+    ) -> [Self::V; PLANES] {
+        let _ = (codes, x);
+        sums
+    }
+    /// The sums of each plane.
+    #[inline(always)]
+    unsafe fn by_planes(sums: [Self::V; PLANES]) -> [Self::V; PLANES] {
+        sums
+    }
     unsafe fn to_float(v: Self::V) -> <Self::Float as Simd>::V;
     /// Numbers of 16 bits.
     unsafe fn load_halves(from: *const u8) -> <Self::Float as Simd>::V;

@@ -20,6 +20,8 @@ pub enum Level {
     Neon,
     #[cfg(target_arch = "aarch64")]
     NeonDot,
+    #[cfg(target_arch = "aarch64")]
+    NeonMatrices,
 }
 
 impl Level {
@@ -38,13 +40,11 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Self::Amx,
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => {
-                if std::arch::is_aarch64_feature_detected!("dotprod") {
-                    Self::NeonDot
-                } else {
-                    Self::Neon
-                }
-            }
+            Isa::Neon => Self::Neon,
+            #[cfg(target_arch = "aarch64")]
+            Isa::DotProd => Self::NeonDot,
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm | Isa::Bf16 => Self::NeonMatrices,
         }
     }
 
@@ -57,16 +57,21 @@ impl Level {
         Self::WITH_TILES == Some(self)
     }
 
+    #[cfg(target_arch = "aarch64")]
+    const WITH_MATRICES: Option<Self> = Some(Self::NeonMatrices);
+    #[cfg(not(target_arch = "aarch64"))]
+    const WITH_MATRICES: Option<Self> = None;
+
+    /// Whether the two planes of a row are the two rows of a small matrix.
+    pub fn joins_planes(self) -> bool {
+        Self::WITH_MATRICES == Some(self)
+    }
+
     /// All that this machine runs.
     #[cfg(test)]
     pub fn available() -> Vec<Self> {
         let mut levels = Vec::new();
         for &isa in Isa::available() {
-            match isa {
-                #[cfg(target_arch = "aarch64")]
-                Isa::Neon => levels.push(Self::Neon),
-                _ => {}
-            }
             if !levels.contains(&Self::of(isa)) {
                 levels.push(Self::of(isa));
             }
@@ -108,6 +113,8 @@ macro_rules! leveled {
             );
             #[cfg(target_arch = "aarch64")]
             compiled!(neon_dot, "neon,dotprod", arm::NeonDot);
+            #[cfg(target_arch = "aarch64")]
+            compiled!(neon_matrices, "neon,i8mm", arm::NeonMatrices);
             // SAFETY: a `Level` other than `Portable` comes from detection.
             unsafe {
                 match level {
@@ -124,6 +131,8 @@ macro_rules! leveled {
                     Level::Neon => $generic::<simd::Neon>($($arg),*),
                     #[cfg(target_arch = "aarch64")]
                     Level::NeonDot => neon_dot($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::NeonMatrices => neon_matrices($($arg),*),
                 }
             }
         }

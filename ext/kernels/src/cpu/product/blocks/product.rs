@@ -73,6 +73,28 @@ pub(super) unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
     }
 }
 
+/// The codes of the four steps of half a group.
+#[inline(always)]
+unsafe fn half_codes<S: Integers, F: Format, const HALF: usize>(
+    low: *const u8,
+    high: *const u8,
+    levels: &[u8; 16],
+) -> [S::V; 4] {
+    // SAFETY: the caller has a group's bits and the instruction set.
+    unsafe {
+        macro_rules! steps {
+            ($($step:literal)*) => {
+                [$(codes::<S, F, $step>(low, high, levels)),*]
+            };
+        }
+        if HALF == 0 {
+            steps!(0 1 2 3)
+        } else {
+            steps!(4 5 6 7)
+        }
+    }
+}
+
 /// The exact sums of the planes of `R` rows with `P` panels.
 type PanelSums<S, const R: usize, const P: usize> = [[[<S as Integers>::V; PLANES]; R]; P];
 
@@ -89,6 +111,26 @@ unsafe fn half_group<S: Integers, F: Format, const R: usize, const P: usize, con
     // SAFETY: the places are those of a group of this format and the rows have it, R of them, as the caller
     // vouches, who has the instruction set.
     unsafe {
+        if S::BY_HALVES {
+            let mut panel = 0;
+            while panel < P {
+                let (low, high) = places[panel].planes;
+                let codes = half_codes::<S, F, HALF>(low, high, levels);
+                let mut r = 0;
+                while r < R {
+                    let x = rows.half(r, group, HALF, S::JOINS_PLANES);
+                    let sums = &mut sums[panel][r];
+                    *sums = if F::WIDE {
+                        S::dot_half::<true>(*sums, &codes, x)
+                    } else {
+                        S::dot_half::<false>(*sums, &codes, x)
+                    };
+                    r += 1;
+                }
+                panel += 1;
+            }
+            return sums;
+        }
         macro_rules! step {
             ($step:literal) => {
                 let mut panel = 0;
@@ -142,12 +184,8 @@ unsafe fn begin<S: Integers, F: Format, const R: usize>(
         let mut sums = [[S::splat(0); PLANES]; R];
         let mut r = 0;
         while r < R {
-            let mut p = 0;
-            while p < PLANES {
-                let byte_sums = rows.group(r, p, group).byte_sums;
-                sums[r][p] = S::splat(-offset * byte_sum(byte_sums));
-                p += 1;
-            }
+            let of_plane = |p| -offset * byte_sum(rows.group(r, p, group).byte_sums);
+            sums[r] = S::begin([of_plane(0), of_plane(1)]);
             r += 1;
         }
         sums
@@ -159,6 +197,7 @@ unsafe fn begin<S: Integers, F: Format, const R: usize>(
 unsafe fn together<S: Integers>(sums: [S::V; PLANES]) -> Number<S> {
     // SAFETY: the caller has the instruction set; this touches registers alone.
     unsafe {
+        let sums = S::by_planes(sums);
         let mut sum = S::to_float(sums[0]);
         let mut p = 1;
         while p < PLANES {

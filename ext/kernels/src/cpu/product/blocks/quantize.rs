@@ -32,11 +32,14 @@ pub(super) struct Group {
     pub byte_sums: [i32; 2],
 }
 
+/// Inputs of a plane that lie side by side.
+const EIGHT: usize = 8;
+
 /// Rows of x, as bytes.
 pub struct ByteRows {
     /// What multiplies them.
     pub(super) level: Level,
-    /// [rows, planes, inputs].
+    /// [rows, planes, inputs], or [rows, inputs / 8, planes, 8] where the level joins planes.
     pub(super) bytes: Vec<i8>,
     /// [rows, planes, inputs / 32].
     pub(super) groups: Vec<Group>,
@@ -56,7 +59,8 @@ impl ByteRows {
                         for row in range {
                             let x = x[row * inputs..][..inputs].as_ptr();
                             let at = row * PLANES;
-                            quantize(isa, x, bytes.at(at * inputs), groups.at(at * width), width);
+                            let bytes = Bytes::new(bytes.at(at * inputs), inputs, level);
+                            quantize(isa, x, bytes, groups.at(at * width), width);
                         }
                     })
                 })
@@ -70,8 +74,42 @@ impl ByteRows {
     }
 }
 
+/// Where the bytes of a row go.
+#[derive(Clone, Copy)]
+struct Bytes {
+    start: *mut i8,
+    /// From plane to plane.
+    plane: usize,
+    /// From eight inputs to the next.
+    eight: usize,
+}
+
+impl Bytes {
+    fn new(start: *mut i8, inputs: usize, level: Level) -> Self {
+        let (plane, eight) = if level.joins_planes() {
+            (EIGHT, PLANES * EIGHT)
+        } else {
+            (inputs, EIGHT)
+        };
+        Self {
+            start,
+            plane,
+            eight,
+        }
+    }
+
+    /// # Safety
+    /// The row has the plane and the input.
+    #[inline(always)]
+    unsafe fn at(self, plane: usize, input: usize) -> *mut i8 {
+        let eights = input / EIGHT * self.eight + input % EIGHT;
+        // SAFETY: the caller vouches for the plane and the input.
+        unsafe { self.start.add(plane * self.plane + eights) }
+    }
+}
+
 #[inline(always)]
-unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize) {
+unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: Bytes, groups: *mut Group, count: usize) {
     // SAFETY: the caller vouches for `count` groups of x, and of every plane.
     unsafe {
         for group in 0..count {
@@ -85,12 +123,17 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
             }
             let largest = S::highest(largest);
             let fits = largest > LEAST && largest < f32::INFINITY;
-            let to = bytes.add(group * GROUP);
+            let to = Bytes {
+                start: bytes.at(0, group * GROUP),
+                ..bytes
+            };
             let byte_sums = if fits {
-                round_group::<S>(x, MOST / largest, to, count * GROUP)
+                round_group::<S>(x, MOST / largest, to)
             } else {
                 for plane in 0..PLANES {
-                    to.add(plane * count * GROUP).write_bytes(0, GROUP);
+                    for input in (0..GROUP).step_by(EIGHT) {
+                        to.at(plane, input).write_bytes(0, EIGHT);
+                    }
                 }
                 [[0; 2]; PLANES]
             };
@@ -119,15 +162,10 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: *mut i8, groups: *mut Gro
     }
 }
 
-/// Writes the bytes of a group, whose planes are `plane` bytes apart; the sums of the first and the last
-/// 16 bytes of each.
+/// Writes the bytes of a group; the sums of the first and the last 16 bytes of each plane. Vectors longer than
+/// eight are for planes that lie apart.
 #[inline(always)]
-unsafe fn round_group<S: Simd>(
-    x: *const f32,
-    factor: f32,
-    bytes: *mut i8,
-    plane: usize,
-) -> [[i32; 2]; PLANES] {
+unsafe fn round_group<S: Simd>(x: *const f32, factor: f32, bytes: Bytes) -> [[i32; 2]; PLANES] {
     const HALF: usize = GROUP / 2;
     // SAFETY: the caller vouches for a group of x and of both planes; what is rounded is at most 127.
     unsafe {
@@ -139,7 +177,7 @@ unsafe fn round_group<S: Simd>(
                 let whole = S::round(v);
                 let rest = S::round(S::mul(S::sub(v, whole), S::splat(FINER as f32)));
                 for (number, rounded) in [whole, rest].into_iter().enumerate() {
-                    S::store_signed_bytes(bytes.add(number * plane + i), rounded);
+                    S::store_signed_bytes(bytes.at(number, i), rounded);
                     let sum = &mut sums[2 * number + half];
                     *sum = S::add(*sum, rounded);
                 }
@@ -152,7 +190,7 @@ unsafe fn round_group<S: Simd>(
 
 dispatched! {
     unsafe fn quantize(
-        x: *const f32, bytes: *mut i8, groups: *mut Group, count: usize,
+        x: *const f32, bytes: Bytes, groups: *mut Group, count: usize,
     ) = quantize_with
 }
 
@@ -204,7 +242,7 @@ mod tests {
         x[32 + 31] = f32::NEG_INFINITY;
         x[64..96].fill(1e-39);
         for &isa in Isa::available() {
-            let quantized = ByteRows::new((isa, Level::of(isa)), &x, 1);
+            let quantized = ByteRows::new((isa, Level::Portable), &x, 1);
             for plane in 0..2 {
                 let scale = |group: usize| quantized.groups[4 * plane + group].scale;
                 assert!(scale(0).is_nan() && scale(1).is_nan() && scale(2) == 0.0);

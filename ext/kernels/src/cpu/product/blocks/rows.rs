@@ -72,6 +72,26 @@ impl Rows {
         // SAFETY: the caller vouches for the row, the plane, the group and the step, of which a group has eight.
         unsafe { self.bytes.add(group * GROUP + 4 * step) }
     }
+
+    /// Where the 16 inputs of half a group are: in both planes, or, where planes are joined, by eights.
+    #[inline(always)]
+    pub unsafe fn half(
+        &self,
+        row: usize,
+        group: usize,
+        half: usize,
+        joined: bool,
+    ) -> [*const i8; PLANES] {
+        // SAFETY: the caller vouches for the row and the group, of which a half is one of two.
+        unsafe {
+            if joined {
+                let group = (row * self.width + group) * PLANES;
+                let first = self.bytes.add(group * GROUP + half * GROUP);
+                return [first, first.add(GROUP / 2)];
+            }
+            [0, 1].map(|plane| self.step(row, plane, group, 4 * half))
+        }
+    }
 }
 
 impl InGroup<'_> {

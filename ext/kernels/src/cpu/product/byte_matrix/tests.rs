@@ -29,10 +29,13 @@ fn every_instruction_set_gives_the_same_exact_sums() {
     for (rows, inputs, outputs) in [
         (1, 1, 1),
         (7, 5, 31),
+        (6, 70, 40),
+        (11, 130, 36),
         (16, 64, 32),
         (17, 65, 33),
         (33, 200, 129),
         (65, 40, 161),
+        (70, 64, 3),
     ] {
         let (x, weight) = (numbers(rows * inputs, 1), numbers(outputs * inputs, 2));
         let packed = ByteMatrix::new(&weight, inputs, outputs).unwrap();

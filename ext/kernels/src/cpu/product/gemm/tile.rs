@@ -1,6 +1,8 @@
 //! The micro-kernels of f32: some rows of x against a panel, in tiles whose sums stay in registers.
 
 use crate::cpu::isa::dispatched;
+#[cfg(target_arch = "aarch64")]
+use crate::cpu::product::arm;
 use crate::cpu::product::driver::Sums;
 use crate::cpu::product::panels::PANEL;
 use crate::cpu::product::row_tiles::in_row_tiles;
@@ -255,6 +257,17 @@ unsafe fn multiply_with<S: Simd, const ASKS: bool>(
     rows: usize,
     sums: Sums,
 ) {
+    #[cfg(target_arch = "aarch64")]
+    if S::MULTIPLIES_BY_LANES {
+        let operands = arm::Operands {
+            x: operands.x.cast(),
+            stride: operands.x_stride,
+            panel: operands.panel.cast(),
+            words: operands.inputs,
+        };
+        // SAFETY: the caller vouches for the rows, the panel and the sums.
+        return unsafe { arm::multiply_singles(operands, rows, sums) };
+    }
     let mut first = 0;
     loop {
         let inputs = (operands.inputs - first).min(const { shape::<S>().depth });
