@@ -21,7 +21,7 @@ module Candle
   # What is loaded when it is first named.
   ON_USE = {
     EncodedInput: "media/encoded_input",
-    Pipeline: "pipeline", IndexDocuments: "index_documents", IndexJournal: "index_journal",
+    Pipeline: "pipeline", IndexDocuments: "index/documents", IndexJournal: "index/journal",
     CheckpointFiles: "files/checkpoint_files", DenseWriter: "files/dense_writer",
     GgufKeys: "files/gguf_keys", GgufLayout: "files/gguf_layout", GgufMix: "files/gguf_mix",
     ModuleInputs: "files/module_inputs",
@@ -66,7 +66,7 @@ module Candle
 
   # The same, of classes that have a native half: their files begin with {Native.complete}.
   COMPLETED_ON_USE = {
-    Index: "index", TermIndex: "term_index", Tensor: "tensor",
+    Index: "index", TermIndex: "index/term_index", Tensor: "tensor",
     Hub: "files/hub", Weights: "files/weights",
     Audio: "media/audio", Image: "media/image",
     AudioClassifier: "models/audio_classifier", AudioEmbeddingModel: "models/audio_embedding_model",
