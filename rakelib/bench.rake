@@ -97,6 +97,11 @@ namespace :bench do
     ruby "-Ilib", "bench/speech.rb"
   end
 
+  desc "Compare classifiers, detectors and a segmenter with onnxruntime: PYTHON=..."
+  task images: :compile do
+    ruby "-Ilib", "bench/images.rb"
+  end
+
   desc "Compare times of words with those of openai-whisper: PYTHON=..."
   task speech_words: :compile do
     ruby "-Ilib", "bench/speech_words.rb"
