@@ -223,7 +223,7 @@ unsafe fn estimate<S: Simd>(row: impl RowValue<S>, first: f32, to: Target) -> f3
 
 /// Normalizes the row that lies at `x` once `row` was read.
 ///
-/// Mean and variance are taken from differences to a estimate of the mean, so that a large offset costs no
+/// Mean and variance are taken from differences to an estimate of the mean, so that a large offset costs no
 /// digits. Where the estimate was bad, a second pass takes them from differences to the mean; what the
 /// rounded mean misses is made up for.
 #[inline(always)]
@@ -275,7 +275,7 @@ unsafe fn norm_rows_with<S: Simd>(x: *const f32, rows: &Rows, range: Range<usize
     unsafe {
         for row in range {
             let (x, next) = row_and_next(x, rows, row);
-            let estimate = guess::<S>(x, *x, to);
+            let estimate = estimate::<S>(x, *x, to);
             normalize::<S>(Read { x, next }, estimate, x, to.row(row));
         }
     }
@@ -294,7 +294,7 @@ unsafe fn add_norm_rows_with<S: Simd>(
         for row in range {
             let (at, next) = row_and_next(x, rows, row);
             let (residual, next_residual) = row_and_next(residual, residual_rows, row);
-            let estimate = guess::<S>(Added(at, residual), *at + *residual, to);
+            let estimate = estimate::<S>(Added(at, residual), *at + *residual, to);
             let sum = Accumulated {
                 x: at.cast_mut(),
                 residual,
