@@ -92,7 +92,7 @@ RSpec.describe Candle::Agent do
     # One after the other in the calling thread too.
     helper = described_class.new(llm, tools: [again], max_iterations: 2, parallel: false, tool_timeout: nil)
     expect(helper.run("begin").response).to include("more than 8 levels deep")
-    expect(helper.run("begin").response).to include("more than 8 deep")
+    expect(helper.run("begin").response).to include("more than 8 levels deep")
   end
 
   it "keeps the conversations of several threads apart" do

@@ -194,7 +194,7 @@ impl Decoder {
         if !is_recorded {
             match self.record(size, &words, pool, state) {
                 Ok(recorded) => {
-                    state.reserve();
+                    state.evict();
                     state.recorded.insert(size, recorded);
                 }
                 Err(error) => {
@@ -463,7 +463,7 @@ impl Recorded {
 }
 
 impl Recordings {
-    fn reserve(&mut self) {
+    fn evict(&mut self) {
         if self.recorded.len() < MOST {
             return;
         }
