@@ -2,8 +2,8 @@
 
 # Candle::Transcriber beside faster-whisper and whisper.cpp (pywhispercpp) on whisper-base: seconds for four recordings
 # in f32 and in 8 bits, and how many words are wrong. All read the same samples, greedily, without fallback and with
-# tokens for times, on two threads; they take turns, and the middle of the rounds counts. Instead of f32, whisper.cpp has
-# weights of 16 bits, since it does not convolve in f32.
+# tokens for times, on two threads; they take turns, and the middle of the rounds counts. Instead of f32, whisper.cpp
+# has weights of 16 bits, since it does not convolve in f32.
 #
 #   ruby -Ilib bench/speech.rb [rounds] [threads] [f32|int8]
 #

@@ -40,8 +40,8 @@ RSpec.describe "The memory of a long transcription", if: File.readable?("/proc/s
     expect(hour.last - short.last).to be < 24
   end
 
-  # The quickest of three counts: a busy machine delays the thread that interrupts, and the one that is interrupted. What
-  # cannot be interrupted delays all of them.
+  # The quickest of three counts: a busy machine delays the thread that interrupts, and the one that is interrupted.
+  # What cannot be interrupted delays all of them.
   it "stops at once when its thread is interrupted, while it decodes and while it writes" do
     write_wav("long.wav", 60, rate)
     took = run_ruby(<<~RUBY).first.lines.map { |line| line.split.map(&:to_f) }

@@ -19,6 +19,16 @@ RSpec.describe Candle::Transcriber do
                                                                                                   **options)
   end
 
+  # A model whose generation_config.json says something else.
+  def with_settings(name, settings)
+    Dir.mktmpdir do |directory|
+      FileUtils.cp_r(File.join(File.expand_path("../fixtures/tiny/speech", __dir__), name, "."), directory)
+      path = File.join(directory, "generation_config.json")
+      File.write(path, JSON.generate(JSON.parse(File.read(path)).merge(settings)))
+      yield described_class.from_pretrained(directory, device: "cpu")
+    end
+  end
+
   let(:wav) { wav }
   let(:whisper) { load("whisper") }
   # Longer than the window of the models, which is one second.
@@ -93,23 +103,24 @@ RSpec.describe Candle::Transcriber do
   end
 
   it "writes times into short audio where a call wants them, as the checkpoint may" do
-    Dir.mktmpdir do |directory|
-      FileUtils.cp_r(File.join(folder, "whisper-timed/."), directory)
-      settings = File.join(directory, "generation_config.json")
-      File.write(settings, JSON.generate(JSON.parse(File.read(settings)).merge("return_timestamps" => false)))
-      model = described_class.from_pretrained(directory, device: "cpu")
+    with_settings("whisper-timed", "return_timestamps" => false) do |model|
       timed = self.class.expected(folder, "whisper-timed")["token_ids"]
       expect(model.transcribe(wav, language: "en").token_ids).not_to eq(timed)
       expect(model.transcribe(wav, language: "en", timestamp_tokens: true).token_ids).to eq(timed)
     end
   end
 
+  it "begins with the tokens that an English checkpoint demands" do
+    demanded = self.class.expected(folder, "whisper-english")
+    ids = demanded["forced"]
+    with_settings("whisper-english", "forced_decoder_ids" => ids["forced_decoder_ids"]) do |model|
+      expect(model.transcribe(wav, language: "en").token_ids).to eq(ids["token_ids"])
+    end
+    expect(demanded["cases"][0]["token_ids"]).not_to eq(ids["token_ids"])
+  end
+
   it "follows as many texts as the checkpoint says" do
-    Dir.mktmpdir do |directory|
-      FileUtils.cp_r(File.join(folder, "whisper/."), directory)
-      settings = File.join(directory, "generation_config.json")
-      File.write(settings, JSON.generate(JSON.parse(File.read(settings)).merge("num_beams" => 3)))
-      model = described_class.from_pretrained(directory, device: "cpu")
+    with_settings("whisper", "num_beams" => 3) do |model|
       greedy, beams = self.class.expected(folder, "whisper").then { |it| [it["cases"][0]["token_ids"], it["beams"]] }
       expect(model.transcribe(wav, language: "en").token_ids).to eq(beams.dig("3", "short"))
       expect(model.transcribe(wav, language: "en", num_beams: 1).token_ids).to eq(greedy)

@@ -94,13 +94,13 @@ module Candle
     # @param vad [VoiceActivityDetector, nil] finds where somebody speaks: only that is heard, in parts of at most 30
     #   seconds that are computed together
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
-    # @param options [Hash] `timestamp_tokens:` see above; `initial_prompt:` text whose spelling is followed; `hotwords:` text that every window is
-    #   shown, with names that are likely to be spoken; `vocabulary:` an Array of words and phrases of which alone a
-    #   text is made, with a space between them; `suppress_tokens:` ids that are not written; `temperature:` a
-    #   number or an Array of those to try; `compression_ratio_threshold:`, `logprob_threshold:` and
-    #   `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`; `max_new_tokens:` of a
-    #   window; `num_beams:` texts that are followed at once where the temperature is 0, nil for the checkpoint's
-    #   number; `seed:`
+    # @param options [Hash] `timestamp_tokens:` see above; `initial_prompt:` text whose spelling is followed;
+    #   `hotwords:` text that every window is shown, with names that are likely to be spoken; `vocabulary:` an Array of
+    #   words and phrases of which alone a text is made, with a space between them; `suppress_tokens:` ids that are not
+    #   written; `temperature:` a number or an Array of those to try; `compression_ratio_threshold:`,
+    #   `logprob_threshold:` and `no_speech_threshold:` of long audio, nil for none; `condition_on_previous_text:`;
+    #   `max_new_tokens:` of a window; `num_beams:` texts that are followed at once where the temperature is 0, nil for
+    #   the checkpoint's number; `seed:`
     # @yieldparam segment [Hash] as in {Transcription#segments}, as soon as it is written; with `vad:` at the end
     # @return [Transcription, Array<Transcription>] one for an audio, one per audio for an Array
     # @raise [InvalidInputError] for what isn't audio, and for a language that the model does not know

@@ -23,6 +23,8 @@ pub struct WhisperTokens {
     pub end: u32,
     /// By code.
     languages: BTreeMap<String, u32>,
+    /// What follows the start in models without languages, where an old file says so.
+    forced: Vec<u32>,
     transcribe: Option<u32>,
     translate: Option<u32>,
     pub no_timestamps: Option<u32>,
@@ -128,6 +130,7 @@ impl WhisperTokens {
             says_no_timestamps: said.is_some()
                 || generation.is_none()
                 || no_timestamps.is_some_and(|token| forced.contains(&token)),
+            forced,
             always_timestamps: source.opt_bool("return_timestamps")? == Some(true),
             suppressed: tokens("suppress_tokens")?,
             suppressed_at_begin: tokens("begin_suppress_tokens")?,
@@ -185,6 +188,13 @@ impl WhisperTokens {
             ));
         }
         prompt.extend(token);
+        if !self.is_multilingual() {
+            prompt.extend(&self.forced);
+        }
+        // Said at the end of what is forced, or not at all.
+        if self.no_timestamps.is_some() && prompt.last().copied() == self.no_timestamps {
+            prompt.pop();
+        }
         if !timestamps && self.says_no_timestamps {
             prompt.extend(self.no_timestamps);
         }
