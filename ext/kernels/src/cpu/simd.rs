@@ -68,10 +68,14 @@ pub trait Simd: Copy {
     }
     /// a · b + c, fused where the hardware fuses.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// Adds the products of all turns to the sums of three rows and four vectors, asking for what lies ahead, where the
-    /// instruction set has a loop of its own for that.
+    /// Adds the products of all turns to the sums of R rows and C vectors, asking for what lies ahead, where the
+    /// instruction set has a loop of its own for such a tile.
     #[inline(always)]
-    unsafe fn add_three_rows(_: &mut [[Self::V; 4]; 3], _: ThreeRows, _asks: bool) -> bool {
+    unsafe fn add_products<const R: usize, const C: usize>(
+        _: &mut [[Self::V; C]; R],
+        _: Turns,
+        _asks: bool,
+    ) -> bool {
         false
     }
     /// The larger; where `a` is NaN the result is `b` or NaN, where `b` is NaN it is NaN.
@@ -204,13 +208,13 @@ pub trait Simd: Copy {
     }
 }
 
-/// Three rows of x and a panel [inputs, 32], four inputs a turn.
+/// What a tile reads: rows of x and a panel [inputs, 32], four inputs a turn.
 #[derive(Clone, Copy)]
-pub struct ThreeRows {
+pub struct Turns {
+    pub count: usize,
     pub x: *const f32,
     pub x_stride: usize,
     pub panel: *const f32,
-    pub turns: usize,
     /// What will be read soon, which may lie anywhere, and how far it goes on with every input.
     pub ahead: *const f32,
     pub ahead_step: usize,
@@ -394,6 +398,8 @@ pub use x86::{Avx2, Avx512};
 mod gelu;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod narrow_tile;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod wide_tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

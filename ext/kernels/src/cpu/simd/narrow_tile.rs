@@ -4,7 +4,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::ThreeRows;
+use super::Turns;
 
 /// The products of one input, `$x` bytes behind where the rows are read, and the vectors of the panel at the others.
 #[rustfmt::skip]
@@ -36,7 +36,7 @@ macro_rules! products {
 
 /// All turns, with what follows the products of an input.
 macro_rules! turns {
-    ($sums:expr, $rows:expr, [$($ask:literal),*] $(, $ahead:ident)?) => {{
+    ($sums:expr, $turns:expr, [$($ask:literal),*] $(, $ahead:ident)?) => {{
         let [[s00, s01, s02, s03], [s10, s11, s12, s13], [s20, s21, s22, s23]] = $sums;
         asm!(
             "2:",
@@ -52,13 +52,13 @@ macro_rules! turns {
             "add {panel}, 512",
             "dec {turns}",
             "jnz 2b",
-            x = inout(reg) $rows.x => _,
-            stride = in(reg) $rows.x_stride * size_of::<f32>(),
-            panel = inout(reg) $rows.panel => _,
-            turns = inout(reg) $rows.turns => _,
+            x = inout(reg) $turns.x => _,
+            stride = in(reg) $turns.x_stride * size_of::<f32>(),
+            panel = inout(reg) $turns.panel => _,
+            turns = inout(reg) $turns.count => _,
             $(
-                ahead = inout(reg) $rows.$ahead => _,
-                step = in(reg) $rows.ahead_step * size_of::<f32>(),
+                ahead = inout(reg) $turns.$ahead => _,
+                step = in(reg) $turns.ahead_step * size_of::<f32>(),
             )?
             b0 = out(ymm_reg) _, b1 = out(ymm_reg) _, b2 = out(ymm_reg) _, panel_vector = out(ymm_reg) _,
             s00 = inout(ymm_reg) *s00, s01 = inout(ymm_reg) *s01, s02 = inout(ymm_reg) *s02, s03 = inout(ymm_reg) *s03,
@@ -73,8 +73,8 @@ macro_rules! turns {
 /// x has three rows and the panel as many inputs as the turns take, and the CPU has AVX2 and FMA.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn add_products(sums: &mut [[__m256; 4]; 3], rows: ThreeRows, asks: bool) {
-    if rows.turns == 0 {
+pub(super) unsafe fn add_products(sums: &mut [[__m256; 4]; 3], turns: Turns, asks: bool) {
+    if turns.count == 0 {
         return;
     }
     // SAFETY: the loop reads what the caller vouches for, four inputs a turn, and writes registers alone; a prefetch
@@ -83,7 +83,7 @@ pub(super) unsafe fn add_products(sums: &mut [[__m256; 4]; 3], rows: ThreeRows, 
         if asks {
             turns!(
                 sums,
-                rows,
+                turns,
                 [
                     "prefetcht0 byte ptr [{ahead}]",
                     "prefetcht0 byte ptr [{ahead} + 64]",
@@ -92,7 +92,7 @@ pub(super) unsafe fn add_products(sums: &mut [[__m256; 4]; 3], rows: ThreeRows, 
                 ahead
             );
         } else {
-            turns!(sums, rows, []);
+            turns!(sums, turns, []);
         }
     }
 }

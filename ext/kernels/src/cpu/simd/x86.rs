@@ -2,7 +2,7 @@
 
 use super::{gelu, Simd};
 #[cfg(not(miri))]
-use super::{narrow_tile, ThreeRows};
+use super::{narrow_tile, wide_tile, Turns};
 use crate::cpu::math;
 use std::arch::x86_64::*;
 
@@ -109,10 +109,17 @@ impl Simd for Avx2 {
     }
     #[cfg(not(miri))]
     #[inline(always)]
-    unsafe fn add_three_rows(sums: &mut [[__m256; 4]; 3], rows: ThreeRows, asks: bool) -> bool {
-        // SAFETY: the CPU has AVX2 and FMA, which this level includes; the caller vouches for the rows.
-        unsafe { narrow_tile::add_products(sums, rows, asks) };
-        true
+    unsafe fn add_products<const R: usize, const C: usize>(
+        sums: &mut [[Self::V; C]; R],
+        turns: Turns,
+        asks: bool,
+    ) -> bool {
+        if R == 3 && C == 4 {
+            // SAFETY: the CPU has AVX2 and FMA, which this level includes; the sums are of this size; the caller vouches
+            // for the turns.
+            unsafe { narrow_tile::add_products(&mut *(&raw mut *sums).cast(), turns, asks) };
+        }
+        R == 3 && C == 4
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
@@ -388,6 +395,20 @@ impl Simd for Avx512 {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: the CPU has AVX-512F; this touches registers alone.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[cfg(not(miri))]
+    #[inline(always)]
+    unsafe fn add_products<const R: usize, const C: usize>(
+        sums: &mut [[Self::V; C]; R],
+        turns: Turns,
+        asks: bool,
+    ) -> bool {
+        if R == 12 && C == 2 {
+            // SAFETY: the CPU has AVX-512F, which this level includes; the sums are of this size; the caller vouches
+            // for the turns.
+            unsafe { wide_tile::add_products(&mut *(&raw mut *sums).cast(), turns, asks) };
+        }
+        R == 12 && C == 2
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {

@@ -6,7 +6,7 @@ use crate::cpu::product::arm;
 use crate::cpu::product::driver::Sums;
 use crate::cpu::product::panels::PANEL;
 use crate::cpu::product::row_tiles::in_row_tiles;
-use crate::cpu::simd::{Simd, ThreeRows};
+use crate::cpu::simd::{Simd, Turns};
 
 /// Numbers of a cache line.
 const LINE: usize = 16;
@@ -178,19 +178,19 @@ unsafe fn tile<S: Simd, const R: usize, const C: usize, const ASKS: bool>(
             }
         }
         let mut reading = Reading::<R>::new(operands, (ahead, ahead_step));
-        let turns = operands.inputs / UNROLLED;
-        let rows = ThreeRows {
+        let turns = Turns {
+            count: operands.inputs / UNROLLED,
             x: operands.x,
             x_stride: operands.x_stride,
             panel: operands.panel,
-            turns,
             ahead,
             ahead_step,
         };
-        if R == 3 && C == 4 && S::add_three_rows(&mut *(&raw mut sums).cast(), rows, ASKS) {
-            reading.advance(turns * UNROLLED);
-        } else {
-            for _ in 0..turns {
+        let mut done = turns.count * UNROLLED;
+        if S::add_products(&mut sums, turns, ASKS) {
+            reading.advance(done);
+        } else if S::REGISTERS < 32 {
+            for _ in 0..turns.count {
                 // Not a loop, which the compiler might keep, with the sums in memory.
                 reading.add::<S, C, ASKS>(&mut sums, 0);
                 reading.add::<S, C, ASKS>(&mut sums, 1);
@@ -198,8 +198,11 @@ unsafe fn tile<S: Simd, const R: usize, const C: usize, const ASKS: bool>(
                 reading.add::<S, C, ASKS>(&mut sums, 3);
                 reading.advance(UNROLLED);
             }
+        } else {
+            // With as many sums as there are registers for, it would keep some in memory too.
+            done = 0;
         }
-        for _ in 0..operands.inputs % UNROLLED {
+        for _ in done..operands.inputs {
             reading.add::<S, C, ASKS>(&mut sums, 0);
             reading.advance(1);
         }
