@@ -34,7 +34,7 @@ impl Encoder {
         let embedded = self.embeddings.forward(&whole)?;
         evidence("the token embeddings", &embedded).check_values()?;
         if verification::has_room_for_layer(source, self.layers.len()) {
-            self.verify_first_layer(blueprint, source, &whole, &embedded)?
+            self.verify_first_layer((blueprint, source), &whole, &embedded, cancel)?
         } else {
             log::info("the self-check has no memory to compare a layer with the CPU's")
         }
@@ -44,17 +44,17 @@ impl Encoder {
 
     fn verify_first_layer(
         &self,
-        blueprint: &Blueprint,
-        source: &dyn WeightSource,
+        (blueprint, source): (&Blueprint, &dyn WeightSource),
         sequences: &PackedSequences,
         embedded: &Tensor,
+        cancel: &CancelToken,
     ) -> Result<()> {
         let (Some(layer), Some(config)) = (self.layers.first(), self.config.layers.first()) else {
             return Ok(());
         };
         let relative = self.relative.state(sequences, &self.device)?;
         let spans = Spans::of(sequences, &self.device)?;
-        let found = layer.forward(embedded, &spans, config, &relative)?;
+        let found = layer.forward(embedded, &spans, (config, &relative), cancel)?;
         let expanded = Expanded(source);
         let parts = Parameters::new(&expanded, &blueprint.names, &Device::Cpu, DType::F32)?
             .with_int8(self.int8);
@@ -63,7 +63,7 @@ impl Encoder {
         let relative = positions.state(sequences, &Device::Cpu)?;
         let input = embedded.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
         let spans = Spans::of(sequences, &Device::Cpu)?;
-        let expected = layer.forward(&input, &spans, config, &relative)?;
+        let expected = layer.forward(&input, &spans, (config, &relative), cancel)?;
         evidence("the first layer", &found).check_against(&expected, &input, source)
     }
 }
