@@ -34,7 +34,7 @@ impl Encoder {
         let embedded = self.embeddings.forward(&whole)?;
         evidence("the token embeddings", &embedded).check_values()?;
         if verification::has_room_for_layer(source, self.layers.len()) {
-            self.verify_first_layer(blueprint, source, (&whole, &embedded), cancel)?
+            self.verify_first_layer((blueprint, source), &whole, &embedded, cancel)?
         } else {
             log::info("the self-check has no memory to compare a layer with the CPU's")
         }
@@ -44,9 +44,9 @@ impl Encoder {
 
     fn verify_first_layer(
         &self,
-        blueprint: &Blueprint,
-        source: &dyn WeightSource,
-        (sequences, embedded): (&PackedSequences, &Tensor),
+        (blueprint, source): (&Blueprint, &dyn WeightSource),
+        sequences: &PackedSequences,
+        embedded: &Tensor,
         cancel: &CancelToken,
     ) -> Result<()> {
         let (Some(layer), Some(config)) = (self.layers.first(), self.config.layers.first()) else {
