@@ -106,8 +106,8 @@ module Tasks
     end
 
     def self.output(*command)
-      text, status = Open3.capture2(*command)
-      raise ArgumentError, "#{command.first} failed" unless status.success?
+      text, errors, status = Open3.capture3(*command)
+      raise ArgumentError, "#{command.first} failed: #{errors}" unless status.success?
 
       text
     end

@@ -126,20 +126,18 @@ impl Isa {
         })
     }
 
-    /// What tests of row kernels run: the one that the environment forces, else those of `available()`
-    /// that differ for f32 rows, since the later ones only add products of short numbers.
+    /// Those of `available()` that differ for f32 rows, since the others only add products of short numbers.
+    pub fn of_numbers() -> Vec<Isa> {
+        let is_plain = |isa: &Isa| isa.name() == isa.for_numbers();
+        Self::available().iter().copied().filter(is_plain).collect()
+    }
+
+    /// What tests of row kernels run: the one that the environment forces, else `of_numbers()`.
     pub fn for_rows() -> Result<Vec<Isa>> {
         if std::env::var_os(SETTING).is_some() {
             return Ok(vec![Self::current()?]);
         }
-        let is_plain = |isa: &Isa| match isa {
-            #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni | Self::Avx512Vnni | Self::Avx512Bf16 | Self::Amx => false,
-            #[cfg(target_arch = "aarch64")]
-            Self::DotProd | Self::I8mm | Self::Bf16 => false,
-            _ => true,
-        };
-        Ok(Self::available().iter().copied().filter(is_plain).collect())
+        Ok(Self::of_numbers())
     }
 
     /// The instruction set of the operation that starts now on this thread.

@@ -361,7 +361,7 @@ mod tests {
             let count = own.count();
             let unfolded = unfold(&x, &own, 1..count).unwrap().unwrap();
             let unfolded: Vec<Vec<f32>> = unfolded.to_vec2().unwrap();
-            for &isa in Isa::available() {
+            for isa in Isa::of_numbers() {
                 isa.force(|| {
                     let sums = weigh_channels(&x, &own, taps.as_ref().unwrap(), Some(&bias));
                     let sums: Vec<Vec<f32>> = sums.unwrap().unwrap().to_vec2().unwrap();

@@ -329,7 +329,7 @@ mod tests {
             };
             let probabilities = numbers(count * keys, 3);
             let seen = 1..keys;
-            for &isa in Isa::available() {
+            for isa in Isa::of_numbers() {
                 let (mut found, mut sums) = (vec![0.0; count * keys], vec![0.0; count * width]);
                 scores(isa, &queries, rows, &seen, &mut found, keys);
                 weigh(isa, &probabilities, keys, rows, &seen, &mut sums);

@@ -47,7 +47,7 @@ fn compared(
     let expected: Vec<f64> = rows
         .flat_map(|row| expected(&wide(row), &mut exact))
         .collect();
-    for &isa in Isa::available() {
+    for isa in Isa::of_numbers() {
         let through = |part: usize| {
             let (mut state, mut found) = (first.to_vec(), vec![0.0; ROWS * outputs]);
             let pieces = inputs.chunks(part * width);
@@ -414,7 +414,7 @@ fn vectors_of_length_one_match_their_definition() {
     let exact = |f: &dyn Fn(usize) -> f64| (0..width).map(f).collect::<Vec<f64>>();
     let x = wide(&given);
     let squares: f64 = x.iter().map(|x| x * x).sum();
-    for &isa in Isa::available() {
+    for isa in Isa::of_numbers() {
         let made = |make: &dyn Fn(&mut [f32])| {
             let mut values = given.clone();
             make(&mut values);
@@ -442,7 +442,7 @@ fn decays_match_their_definition() {
             .collect()
     };
     let bounded = Decay::Bounded { least: -5.0 };
-    for &isa in Isa::available() {
+    for isa in Isa::of_numbers() {
         let mut found = large.clone();
         decays(isa, &mut found, &biases, &rates, Decay::Softplus);
         let expected = exact(&|x, rate| (-rate * softplus(x)).exp());
@@ -484,7 +484,7 @@ fn gates_of_recurrent_units_match_their_definition() {
             (taken, exponent.exp())
         };
         let (expected, expected_kept): (Vec<f64>, Vec<f64>) = (0..width).map(exact).unzip();
-        for &isa in Isa::available() {
+        for isa in Isa::of_numbers() {
             let (mut taken, mut kept) = (input.clone(), fading.clone());
             open_rglru(isa, &gates, &mut taken, &mut kept);
             assert_close(isa, "taken", &taken, &expected);
@@ -495,7 +495,7 @@ fn gates_of_recurrent_units_match_their_definition() {
 
 #[test]
 fn what_is_no_number_stays_none() {
-    for &isa in Isa::available() {
+    for isa in Isa::of_numbers() {
         let lane = MatrixLane {
             keys: 1,
             columns: 1,

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_planes_make_the_elements_and_their_sums() {
         let x = rows(5);
-        for &isa in Isa::available() {
+        for isa in Isa::of_numbers() {
             let quantized = ByteRows::new((isa, Level::Portable), &x, 5);
             for (group, x) in x.chunks(32).enumerate() {
                 // Three groups in each plane of a row.
@@ -241,7 +241,7 @@ mod tests {
         x[5] = f32::NAN;
         x[32 + 31] = f32::NEG_INFINITY;
         x[64..96].fill(1e-39);
-        for &isa in Isa::available() {
+        for isa in Isa::of_numbers() {
             let quantized = ByteRows::new((isa, Level::Portable), &x, 1);
             for plane in 0..2 {
                 let scale = |group: usize| quantized.groups[4 * plane + group].scale;

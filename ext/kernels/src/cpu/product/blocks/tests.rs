@@ -127,8 +127,8 @@ fn every_instruction_set_gives_the_same_bits() {
         let rows = 29;
         let x = numbers(rows * inputs, 11);
         let portable = plain(&matrix(&blocks), Level::Portable, &x, rows);
-        for isa in Isa::available() {
-            let packed = BlockMatrix::new(*isa, &blocks).unwrap();
+        for isa in Isa::of_numbers() {
+            let packed = BlockMatrix::new(isa, &blocks).unwrap();
             for level in Level::available() {
                 let got = plain(&packed, level, &x, rows);
                 assert!(got == portable, "{} on {level:?}", kind.name());
