@@ -353,7 +353,7 @@ def check_openai_audio(base):
     import openai
 
     client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
-    call = {"model": "speech", "language": "en"}
+    call = {"model": "speech", "language": "de"}
 
     def write(**more):
         with SOUND.open("rb") as file:
@@ -362,12 +362,12 @@ def check_openai_audio(base):
     plain = write()
     assert isinstance(plain, openai.types.audio.Transcription) and plain.text and plain.usage.seconds == 1
     assert write(response_format="text") == plain.text + "\n"
-    assert write(response_format="srt").startswith("1\n00:00:00,000 --> ")
-    assert write(response_format="vtt").startswith("WEBVTT\n\n00:00:00.000 --> ")
+    assert write(response_format="srt").startswith("1\n00:00:00,")
+    assert write(response_format="vtt").startswith("WEBVTT\n\n00:00:00.")
     for granularities in (["word"], ["segment", "word"], ["word", "segment"]):
         timed = write(response_format="verbose_json", timestamp_granularities=granularities)
         assert isinstance(timed, openai.types.audio.TranscriptionVerbose) and timed.duration == 0.8
-        assert "".join(segment.text for segment in timed.segments).strip() == timed.text == plain.text
+        assert "".join(segment.text for segment in timed.segments).strip() == timed.text
         assert timed.words and all(0 <= word.start <= word.end <= 1 for word in timed.words)
     assert not write(response_format="verbose_json").words
     events = list(write(stream=True))

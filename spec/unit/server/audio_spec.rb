@@ -31,15 +31,16 @@ RSpec.describe Candle::Server do
     { "text" => "#{direct.text.strip}\n", "srt" => timed.to_srt, "vtt" => timed.to_vtt }.each do |format, wanted|
       expect(send_form("transcriptions", fields.merge(response_format: format)).text).to eq(wanted)
     end
-    verbose = fields.merge(response_format: "verbose_json", "timestamp_granularities[]" => "word")
+    german = { **fields, language: "de", response_format: "verbose_json" }
+    verbose = german.merge("timestamp_granularities[]" => "word")
     found = send_form("transcriptions", verbose).json
-    expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "en", 0.8])
+    expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "de", 0.8])
     segment = found["segments"].first
-    expect(found["segments"].flat_map { |one| one["tokens"] }).to eq(timed.token_ids)
+    spoken = server.models.fetch("speech").model.transcribe(path, language: "de", timestamp_tokens: true)
+    expect(found["segments"].flat_map { |one| one["tokens"] }).to eq(spoken.token_ids)
     expect(segment["compression_ratio"]).to eq(segment["text"].bytesize.fdiv(Zlib.deflate(segment["text"]).bytesize))
     expect(found["words"].first.keys).to eq(%w[word start end])
-    both = [*fields.merge(response_format: "verbose_json"), ["timestamp_granularities[]", "word"],
-            ["timestamp_granularities[]", "segment"]]
+    both = [*german, ["timestamp_granularities[]", "word"], ["timestamp_granularities[]", "segment"]]
     expect(send_form("transcriptions", both).json["words"]).to eq(found["words"])
     expect(send_form("transcriptions", { model: "labels" }).json["text"]).not_to be_empty
   end
