@@ -363,7 +363,9 @@ pub(super) fn language_config(config: &RawConfig) -> Result<RawConfig> {
             .with(json!({"tie_word_embeddings": tied.unwrap_or(false)})),
         (Some("cohere2_vision"), tied) => inner
             .with_defaults(json!({"model_type": "cohere2"}))
-            .with(json!({"tie_word_embeddings": tied.unwrap_or(true)})),
+            .with(json!({"tie_word_embeddings": tied.unwrap_or(true), "logit_scale": 1.0})),
+        // With images, transformers does not scale what the head says.
+        (Some("aya_vision"), _) => inner.with(json!({"logit_scale": 1.0})),
         (Some("fast_vlm" | "minicpmv4_6"), tied) => {
             inner.with(json!({"tie_word_embeddings": tied.unwrap_or(false)}))
         }
