@@ -69,9 +69,7 @@ struct Layer {
     to_image: Attention,
     to_tokens: Attention,
     norms: [Norm; 4],
-    up: Linear,
-    down: Linear,
-    activation: Activation,
+    feed: Feed,
     /// Its queries do not know their places yet, and its attention replaces them.
     first: bool,
 }
@@ -85,16 +83,18 @@ impl Layer {
     ) -> Result<Self> {
         let norm =
             |number: usize| modules.layer_norm(&format!("layer_norm{number}"), width, epsilon);
-        let up = modules.linear("mlp.lin1|mlp.proj_in", width)?;
+        let feed = Feed::load(&modules.at("mlp"), width, activation)?;
+        if feed.outputs() != width {
+            let reason = format!("an MLP makes {} numbers of {width}", feed.outputs());
+            return Err(modules.corrupt(reason));
+        }
         let attention = |name: &str| Attention::load(&modules.at(name), width, heads);
         Ok(Self {
             among: attention("self_attn")?,
             to_image: attention("cross_attn_token_to_image")?,
             to_tokens: attention("cross_attn_image_to_token")?,
             norms: [norm(1)?, norm(2)?, norm(3)?, norm(4)?],
-            down: modules.sized_linear("mlp.lin2|mlp.proj_out", up.outputs(), width)?,
-            up,
-            activation,
+            feed,
             first,
         })
     }
@@ -118,12 +118,7 @@ impl Layer {
             .to_image
             .forward(&add(&x, token_places)?, &keys, image)?;
         let x = self.norms[1].forward(&add(&x, &found)?)?;
-        let epilogue = Epilogue {
-            activation: Some(self.activation),
-            ..Epilogue::default()
-        };
-        let fed = self.down.forward(&self.up.forward_with(&x, &epilogue)?)?;
-        let x = self.norms[2].forward(&add(&x, &fed)?)?;
+        let x = self.norms[2].forward(&add(&x, &self.feed.forward(&x)?)?)?;
         let found = self.to_tokens.forward(&keys, &add(&x, token_places)?, &x)?;
         let image = self.norms[3].forward(&add(image, &found)?)?;
         Ok((x, image))
@@ -136,25 +131,29 @@ impl Layer {
         self.norms
             .iter()
             .try_for_each(|norm| inventory.add_norm(norm))?;
-        inventory.add_linear(&self.up)?;
-        inventory.add_linear(&self.down)
+        self.feed.list(inventory)
     }
 }
 
-/// Linear layers with ReLU between them.
+/// Linear layers with an activation between them.
 #[derive(Debug)]
-struct Feed(Vec<Linear>);
+struct Feed(Vec<Linear>, Activation);
 
 impl Feed {
-    fn load(modules: &Modules<'_>, width: usize) -> Result<Self> {
-        let mut layers = vec![modules.linear("proj_in", width)?];
+    fn load(modules: &Modules<'_>, width: usize, activation: Activation) -> Result<Self> {
+        let mut layers = vec![modules.linear("lin1|proj_in", width)?];
         let inner = layers[0].outputs();
         while modules.has(&format!("layers.{}", layers.len() - 1)) {
             let name = format!("layers.{}", layers.len() - 1);
             layers.push(modules.sized_linear(&name, inner, inner)?);
         }
-        layers.push(modules.linear("proj_out", inner)?);
-        Ok(Self(layers))
+        layers.push(modules.linear("lin2|proj_out", inner)?);
+        Ok(Self(layers, activation))
+    }
+
+    fn list(&self, inventory: &mut Inventory) -> Result<()> {
+        let mut linears = self.0.iter();
+        linears.try_for_each(|linear| inventory.add_linear(linear))
     }
 
     fn outputs(&self) -> usize {
@@ -166,7 +165,7 @@ impl Feed {
         for (number, layer) in self.0.iter().enumerate() {
             let inside = number + 1 < self.0.len();
             let epilogue = Epilogue {
-                activation: inside.then_some(Activation::Relu),
+                activation: inside.then_some(self.1),
                 ..Epilogue::default()
             };
             x = layer.forward_with(&x, &epilogue)?;
@@ -231,10 +230,6 @@ impl Masks {
 
 impl Second {
     fn load(raw: &RawConfig, modules: &Modules<'_>, width: usize) -> Result<Self> {
-        if modules.has("transformer.layers.0.mlp.layers") {
-            let reason = "exchanges whose MLPs have more than two layers are not supported";
-            return Err(Error::unsupported(raw.file(), reason));
-        }
         let finer = |name: &str| modules.convolution(width, Convolution::new(name, "", None));
         let number = |key: &str, usual: f64| -> Result<f32> {
             Ok(raw.opt_f64(key)?.unwrap_or(usual) as f32)
@@ -295,7 +290,7 @@ impl MaskDecoder {
         let largest = spread(modules, "upscale_conv2", larger.outputs())?;
         let feed = |number: usize| -> Result<Feed> {
             let name = format!("output_hypernetworks_mlps.{number}");
-            let feed = Feed::load(&modules.at(&name), width)?;
+            let feed = Feed::load(&modules.at(&name), width, Activation::Relu)?;
             if feed.outputs() != largest.outputs() {
                 let reason = format!("{name} makes {} numbers", feed.outputs());
                 return Err(modules.corrupt(reason));
@@ -303,7 +298,7 @@ impl MaskDecoder {
             Ok(feed)
         };
         let feeds = (0..count).map(feed).collect::<Result<Vec<_>>>()?;
-        let judge = Feed::load(&modules.at("iou_prediction_head"), width)?;
+        let judge = Feed::load(&modules.at("iou_prediction_head"), width, Activation::Relu)?;
         if judge.outputs() != count {
             let reason = format!("{} scores are not those of {count} masks", judge.outputs());
             return Err(modules.corrupt(reason));
@@ -354,9 +349,8 @@ impl MaskDecoder {
                 .iter()
                 .try_for_each(|one| one.list(inventory))?;
         }
-        let feeds = self.masks.iter().chain([&self.quality]);
-        let mut linears = feeds.flat_map(|feed| &feed.0);
-        linears.try_for_each(|linear| inventory.add_linear(linear))
+        let mut feeds = self.masks.iter().chain([&self.quality]);
+        feeds.try_for_each(|feed| feed.list(inventory))
     }
 
     /// What masks are made with beside the image itself, from fine to coarse; none for SAM's first version.
