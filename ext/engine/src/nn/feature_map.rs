@@ -3,8 +3,10 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::elementwise;
+use super::joined::joined;
 use crate::{Error, Result};
 use formats::image::{View, CHANNELS};
+use kernels::cpu::maps::{activated_sum, mixed_rows, Corners};
 use kernels::cpu::windows::{largest_of_windows, Windows};
 
 #[derive(Clone, Debug)]
@@ -175,6 +177,15 @@ impl FeatureMap {
         self.with(elementwise::add(&self.rows, &other.rows)?)
     }
 
+    /// activation(self + other).
+    pub fn add_activated(&self, other: &Self, activation: kernels::Activation) -> Result<Self> {
+        self.check_size(other)?;
+        match activated_sum(&self.rows, &other.rows, activation)? {
+            Some(rows) => self.with(rows),
+            None => self.add(other)?.activated(activation),
+        }
+    }
+
     /// scale · x + shift.
     pub fn affine(&self, scale: f32, shift: f32) -> Result<Self> {
         let shift = Tensor::new(shift, self.rows.device())?.to_dtype(self.rows.dtype())?;
@@ -192,8 +203,10 @@ impl FeatureMap {
             .first()
             .ok_or_else(|| Error::Internal("no maps to join".into()))?;
         maps.iter().try_for_each(|map| first.check_size(map))?;
-        let rows: Vec<_> = maps.iter().map(|map| &map.rows).collect();
-        first.with(Tensor::cat(&rows, 1)?.contiguous()?)
+        first.with(joined(
+            maps.iter().map(|map| map.rows.clone()).collect(),
+            1,
+        )?)
     }
 
     pub fn narrow(&self, start: usize, count: usize) -> Result<Self> {
@@ -272,24 +285,25 @@ impl FeatureMap {
             return Ok(self.clone());
         }
         let (across, down) = (between(self.width, width), between(self.height, height));
-        let mut rows = [const { Vec::new() }; 4];
-        let mut parts = [const { Vec::<f32>::new() }; 4];
+        let mut corners: Vec<Corners> = Vec::with_capacity(height * width);
         for &(top, below, lower) in &down {
-            for &(left, right, later) in &across {
-                let corners = [
-                    (top, left, (1.0 - lower) * (1.0 - later)),
-                    (top, right, (1.0 - lower) * later),
-                    (below, left, lower * (1.0 - later)),
-                    (below, right, lower * later),
-                ];
-                for (corner, (y, x, part)) in corners.into_iter().enumerate() {
-                    rows[corner].push((y * self.width + x) as u32);
-                    parts[corner].push(part);
-                }
-            }
+            corners.extend(across.iter().map(|&(left, right, later)| {
+                let row = |y: usize, x: usize| (y * self.width + x) as u32;
+                [
+                    (row(top, left), (1.0 - lower) * (1.0 - later)),
+                    (row(top, right), (1.0 - lower) * later),
+                    (row(below, left), lower * (1.0 - later)),
+                    (row(below, right), lower * later),
+                ]
+            }));
+        }
+        if let Some(rows) = mixed_rows(&self.rows, &corners)? {
+            return Self::new(rows, (height, width));
         }
         let mut sum: Option<Tensor> = None;
-        for (rows, parts) in rows.into_iter().zip(parts) {
+        for corner in 0..4 {
+            let of_corner = corners.iter().map(|all| all[corner]);
+            let (rows, parts): (Vec<u32>, Vec<f32>) = of_corner.unzip();
             let parts = Tensor::from_vec(parts, (height * width, 1), self.rows.device())?;
             let parts = parts.to_dtype(self.rows.dtype())?;
             let seen = elementwise::multiply(&self.picked(rows, 0.0)?, &parts)?;

@@ -3,13 +3,23 @@
 use candle_core::Tensor;
 
 use crate::Result;
+use kernels::cpu::maps;
 
 /// Tensors one after the other, without gaps in memory.
 pub fn joined(mut parts: Vec<Tensor>, dimension: usize) -> Result<Tensor> {
     if parts.len() == 1 {
         return Ok(parts.remove(0).contiguous()?);
     }
-    Ok(Tensor::cat(&parts, dimension)?.contiguous()?)
+    let all: Vec<&Tensor> = parts.iter().collect();
+    let found = match (dimension, all.iter().all(|part| part.rank() == 2)) {
+        (0, true) => maps::stacked(&all)?,
+        (1, true) => maps::side_by_side(&all)?,
+        _ => None,
+    };
+    match found {
+        Some(found) => Ok(found),
+        None => Ok(Tensor::cat(&all, dimension)?.contiguous()?),
+    }
 }
 
 #[cfg(test)]

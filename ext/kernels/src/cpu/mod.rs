@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub mod isa;
 mod lanes;
+pub mod maps;
 mod math;
 pub mod product;
 pub(crate) mod rows;

@@ -141,18 +141,23 @@ impl Layer {
             Self::Channels(first, count) => map.narrow(*first, *count),
             Self::Chain(layers) => run(layers, map),
             Self::Sum(parts, activation) => {
+                let Some((last, others)) = parts.split_last() else {
+                    return run(&[], map);
+                };
                 let mut sum: Option<FeatureMap> = None;
-                for part in parts {
+                for part in others {
                     let made = part.forward(map)?;
                     sum = Some(match sum {
                         Some(sum) => sum.add(&made)?,
                         None => made,
                     });
                 }
-                let sum = sum.unwrap_or_else(|| map.clone());
-                match activation {
-                    Some(activation) => sum.activated(*activation),
-                    None => Ok(sum),
+                let made = last.forward(map)?;
+                match (sum, activation) {
+                    (Some(sum), Some(activation)) => sum.add_activated(&made, *activation),
+                    (Some(sum), None) => sum.add(&made),
+                    (None, Some(activation)) => made.activated(*activation),
+                    (None, None) => Ok(made),
                 }
             }
             Self::Join(parts) => {
