@@ -1,11 +1,13 @@
 //! Matrix products: batched, broadcasting, and interruptible.
 
-use candle_core::Tensor;
+use candle_core::{DType, Layout, Storage, Tensor};
+use gemm::{gemm, Parallelism};
 
 use super::dtype::promote;
 use super::elementwise::{in_wide_float, require_float};
 use super::shape::{broadcast, contiguous};
 use super::storage::{on_cpu, to_dtype};
+use crate::cpu::{build, for_each_range};
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory::ensure_elements;
 
@@ -13,6 +15,8 @@ use base::runtime::memory::ensure_elements;
 const BLOCK: usize = 1 << 27;
 /// Fewer rows per block would have the right matrix repacked too often.
 const ROWS: usize = 64;
+/// A matrix of at most so many multiplications is left to one thread.
+const MANY: usize = 1 << 22;
 
 /// As numpy's: a vector on the left is a row, on the right a column, and loses that dimension
 /// again; all dimensions but the last two broadcast.
@@ -87,6 +91,14 @@ fn batched(a: &Tensor, b: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
     if !on_cpu(a) || !on_cpu(b) {
         return Ok(a.broadcast_matmul(b)?);
     }
+    if b.rank() > 2 && m.saturating_mul(k).saturating_mul(n) <= MANY {
+        let whole =
+            |x: &Tensor, matrix: &[usize]| x.broadcast_as([batch.as_slice(), matrix].concat());
+        let (a, b) = (whole(a, a_matrix)?, whole(b, b_matrix)?);
+        if let Some(product) = many(&a, &b, &shape, cancel)? {
+            return Ok(product);
+        }
+    }
     let (a, b) = (contiguous(a, cancel)?, contiguous(b, cancel)?);
     if b.rank() == 2 {
         let rows = a.reshape(((), k))?;
@@ -109,6 +121,73 @@ fn each_matrix(a: &Tensor, b: &Tensor, result: &Tensor, cancel: &CancelToken) ->
         each_matrix(&a.get(index)?, &b.get(index)?, &result.get(index)?, cancel)?;
     }
     Ok(())
+}
+
+/// The products of small f32 matrices, each by one thread; `None` for others.
+fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result<Option<Tensor>> {
+    if a.dtype() != DType::F32 || b.dtype() != DType::F32 {
+        return Ok(None);
+    }
+    let matrix = shape.len() - 2;
+    let (m, k, n) = (shape[matrix], a.dim(matrix + 1)?, shape[matrix + 1]);
+    let (lefts, rights) = (starts(a)?, starts(b)?);
+    let ((a_storage, a_layout), (b_storage, b_layout)) =
+        (a.storage_and_layout(), b.storage_and_layout());
+    let (Storage::Cpu(left), Storage::Cpu(right)) = (&*a_storage, &*b_storage) else {
+        return Ok(None);
+    };
+    let (left, right) = (left.as_slice::<f32>()?, right.as_slice::<f32>()?);
+    let steps = |layout: &Layout| [0, 1].map(|at| layout.stride()[matrix + at] as isize);
+    let ([a_row, a_column], [b_row, b_column]) = (steps(a_layout), steps(b_layout));
+    let together = (BLOCK / (m * k * n)).max(1);
+    let mut product = Vec::new();
+    for (lefts, rights) in lefts.chunks(together).zip(rights.chunks(together)) {
+        cancel.check()?;
+        // SAFETY: every matrix of the output is written once, whole; those that are read lie in their storages, as
+        // shapes, strides and offsets of tensors vouch for.
+        let part = unsafe {
+            build::<f32>(lefts.len() * m * n, |out| {
+                for_each_range(lefts.len(), m * k * n, |range| {
+                    for at in range {
+                        gemm(
+                            m,
+                            n,
+                            k,
+                            out.at(at * m * n),
+                            1,
+                            n as isize,
+                            false,
+                            left[lefts[at]..].as_ptr(),
+                            a_column,
+                            a_row,
+                            right[rights[at]..].as_ptr(),
+                            b_column,
+                            b_row,
+                            0.0,
+                            1.0,
+                            false,
+                            false,
+                            false,
+                            Parallelism::None,
+                        );
+                    }
+                });
+            })
+        };
+        if product.is_empty() {
+            product = part;
+        } else {
+            product.extend(part);
+        }
+    }
+    Ok(Some(Tensor::from_vec(product, shape, a.device())?))
+}
+
+/// Where each matrix of a tensor begins in its storage.
+fn starts(x: &Tensor) -> Result<Vec<usize>> {
+    let matrix = x.rank() - 2;
+    let first = x.narrow(matrix, 0, 1)?.narrow(matrix + 1, 0, 1)?;
+    Ok(first.layout().strided_index().collect())
 }
 
 /// One matrix product in blocks of bounded work.
@@ -159,6 +238,36 @@ mod tests {
                 whole.to_vec2::<f64>().unwrap(),
                 parts.to_vec2::<f64>().unwrap()
             );
+        }
+    }
+
+    #[test]
+    fn many_small_products_equal_those_one_by_one() {
+        let cancel = CancelToken::new();
+        let numbers = |shape: &[usize]| {
+            let count: usize = shape.iter().product();
+            let values: Vec<f32> = (0..count).map(|i| ((i * 7919) % 13) as f32 - 6.0).collect();
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+        };
+        for (a, b) in [
+            (vec![7, 3, 49, 32], vec![7, 3, 32, 49]),
+            (vec![5, 1, 6, 4], vec![3, 4, 1]),
+            (vec![2, 9], vec![300, 9, 17]),
+            (vec![2000, 40, 50], vec![2000, 50, 45]),
+        ] {
+            let (a, b) = (numbers(&a), numbers(&b));
+            let wanted = a.broadcast_matmul(&b).unwrap();
+            let turned = |x: &Tensor| {
+                let (one, other) = (x.rank() - 2, x.rank() - 1);
+                let turned = x.transpose(one, other).unwrap().contiguous().unwrap();
+                turned.transpose(one, other).unwrap()
+            };
+            for (a, b) in [(a.clone(), b.clone()), (turned(&a), turned(&b))] {
+                let found = matmul(&a, &b, &cancel).unwrap();
+                assert_eq!(found.dims(), wanted.dims());
+                let all = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                assert_eq!(all(&found), all(&wanted));
+            }
         }
     }
 
