@@ -483,7 +483,7 @@ fn connector(
     }
     let parameters = Parameters::new(source, names, &checkpoint.opened, checkpoint.dtype)?;
     let inputs = vision.tower.config().encoder.hidden_size * config.layers.len().max(1);
-    let connector = Connector::load(config.connector, &parameters, inputs, outputs)?;
+    let connector = Connector::load(config.connector, &config.deep, &parameters, inputs, outputs)?;
     let mut inventory = vision.tower.inventory()?;
     connector.list(&mut inventory)?;
     Ok((connector, inventory))

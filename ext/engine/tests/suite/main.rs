@@ -39,6 +39,7 @@ mod second_opinion;
 mod seeded;
 mod seeded_encoders;
 mod seeded_gguf;
+mod seeded_gguf_vlms;
 mod seeded_pictures;
 mod seeded_prompts;
 mod seeded_readers;

@@ -151,7 +151,7 @@ fn tensors(name: &str) -> Vec<Stored> {
 }
 
 /// A file of these metadata and tensors.
-fn file_of(metadata: &Value, tensors: &[Stored]) -> Gguf {
+pub fn file_of(metadata: &Value, tensors: &[Stored]) -> Gguf {
     let mut file = Gguf::new();
     for (key, typed) in metadata.as_object().unwrap() {
         let (kind, value) = encoded(typed[0].as_str().unwrap(), &typed[1]);

@@ -31,7 +31,7 @@ fn names() -> Vec<String> {
     names
 }
 
-fn record(name: &str, file: &str) -> Value {
+pub fn record(name: &str, file: &str) -> Value {
     let text = std::fs::read_to_string(fixtures().join(name).join(file)).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -49,7 +49,7 @@ fn checkpoint(name: &str) -> Folder {
     folder
 }
 
-fn open(folder: &Folder) -> engine::Result<(LanguageModel, ImageEncoder)> {
+pub fn open(folder: &Folder) -> engine::Result<(LanguageModel, ImageEncoder)> {
     let (cancel, options) = (CancelToken::new(), LoadOptions::default());
     let files = ModelFiles::open(folder.path("").to_str().unwrap(), None, &cancel)?;
     let language = LanguageModel::load(&files, &options, &[], &cancel)?;
@@ -75,7 +75,7 @@ pub fn excess(found: &[f32], expected: &Value) -> f64 {
 }
 
 /// What a model says otherwise than the reference, if anything.
-fn difference(model: &(LanguageModel, ImageEncoder), question: &Value) -> Option<String> {
+pub fn difference(model: &(LanguageModel, ImageEncoder), question: &Value) -> Option<String> {
     compared(model, question, &asked(&model.0, &model.1, question))
 }
 

@@ -172,6 +172,13 @@ impl Metadata {
         self.elements(key, "integers", Value::as_i64)
     }
 
+    pub fn opt_bools(&self, key: &str) -> Result<Option<Vec<bool>>> {
+        self.elements(key, "booleans", |value| match value {
+            Value::Bool(value) => Some(*value),
+            _ => None,
+        })
+    }
+
     fn elements<T>(
         &self,
         key: &str,

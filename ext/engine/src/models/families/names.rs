@@ -396,6 +396,9 @@ pub const GGUF_VISION: Names = Names {
     projector_up: "mm.0",
     projector_down: "mm.2|mm.model.fc|mm.input_projection",
     image_newline: "model.image_newline|v.image_newline",
+    deep_norm: "v.deepstack.{}.norm",
+    deep_up: "v.deepstack.{}.fc1",
+    deep_down: "v.deepstack.{}.fc2",
     ..Names::NONE
 };
 

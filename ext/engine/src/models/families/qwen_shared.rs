@@ -5,15 +5,26 @@ use super::*;
 /// The decoder of a GGUF file, which names the lengths of its sections.
 pub fn sectioned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let mut config = file.decoder(&Usual::LLAMA)?;
-    let key = file.key("rope.dimension_sections");
-    let lengths = file.metadata().opt_i64s(&key)?;
     if let Some(rope) = config.relative.rope_mut() {
-        rope.axes =
-            RopeAxes::Sections(sections(lengths).ok_or_else(|| {
-                file.corrupt(format!("key {key:?} is not three lengths or four"))
-            })?);
+        rope.axes = RopeAxes::Sections(gguf_sections(file)?);
     }
     Ok(config)
+}
+
+/// Qwen3-VL's, whose frequencies of positions in both directions take turns.
+pub fn turned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
+    let mut config = file.decoder(&Usual::LLAMA)?;
+    if let Some(rope) = config.relative.rope_mut() {
+        rope.axes = RopeAxes::Turns(gguf_sections(file)?);
+    }
+    config.experts = file.experts(true, false)?;
+    Ok(config)
+}
+
+fn gguf_sections(file: &GgufFile<'_>) -> Result<[usize; 3]> {
+    let key = file.key("rope.dimension_sections");
+    sections(file.metadata().opt_i64s(&key)?)
+        .ok_or_else(|| file.corrupt(format!("key {key:?} is not three lengths or four")))
 }
 
 /// The frequencies of positions in both directions take turns. Models of texts alone may have other sizes of heads, and

@@ -163,9 +163,10 @@ struct Indicators {
 }
 
 impl Connector {
-    /// From states of `inputs` to rows of `outputs`.
+    /// From states of `inputs` to rows of `outputs`; `numbers` are those of the projections of layers before the last.
     pub fn load(
         config: ConnectorConfig,
+        numbers: &[usize],
         parameters: &Parameters<'_>,
         inputs: usize,
         outputs: usize,
@@ -177,7 +178,7 @@ impl Connector {
             gathered_norm: config.norm,
             ..config
         };
-        let deep = (0..config.deep).map(|number| {
+        let deep = numbers.iter().map(|&number| {
             let parts = [Part::DeepNorm, Part::DeepUp, Part::DeepDown];
             let places = parts.map(|part| part.at(0).expert(number));
             Projector::load(&of_deep, parameters, places, sizes)

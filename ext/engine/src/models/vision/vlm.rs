@@ -19,6 +19,8 @@ pub struct VlmConfig {
     pub indicators: Vec<i64>,
     /// After how many layers the tower is read, more than once where several are; none: after all and its norm.
     pub layers: Vec<usize>,
+    /// The numbers that files give the projections of layers before the last (Qwen3-VL).
+    pub deep: Vec<usize>,
     /// Whether what stands before the patches is read too.
     pub whole: bool,
     pub connector: ConnectorConfig,

@@ -22,5 +22,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         expert_down: "mlp.experts.down_proj",
         ..LLAMA
     },
-    gguf: None,
+    gguf: gguf("qwen3vl|qwen3vlmoe", turned_gguf),
 };

@@ -71,9 +71,34 @@ pub fn image_edge(file: &GgufFile<'_>) -> Result<usize> {
     file.size("image_size", 1..=16_384)
 }
 
-/// Qwen2-VL's, and with windows Qwen2.5-VL's.
+/// Qwen3-VL's, whose file numbers projections by the layers that they read.
+pub fn qwen3_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
+    let mut config = qwen_gguf(file)?;
+    let count = config.tower.config.encoder.layers.len();
+    let key = file.key("is_deepstack_layers");
+    let marks = file.metadata().opt_bools(&key)?.unwrap_or_default();
+    if marks.len() > count {
+        let reason = format!("key {key:?} has {} layers of {count}", marks.len());
+        return Err(file.corrupt(reason));
+    }
+    let marked = marks.iter().enumerate().filter(|(_, &marked)| marked);
+    config.deep = marked.map(|(layer, _)| layer).collect();
+    if !config.deep.is_empty() {
+        let behind = config.deep.iter().map(|layer| layer + 1);
+        config.layers = [count].into_iter().chain(behind).collect();
+    }
+    config.connector.deep = config.deep.len();
+    config.tower.config.positions = GridPositions::LinearCorners;
+    Ok(config)
+}
+
+/// Qwen2-VL's, with windows Qwen2.5-VL's, and what Qwen3-VL's has of it.
 pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let windows = file.projector()? == "qwen2.5vl_merger";
+    let (least, most, frames) = match file.projector()? {
+        "qwen3vl_merger" => (256 * 256, 4096 * 4096, FrameKind::SharedPixels),
+        _ => (56 * 56, 28 * 28 * 16_384, FrameKind::Pixels),
+    };
     let activation = activation(file, Activation::GeluTanh)?;
     let mut tower = tower(file, "qwen2_vl", activation)?;
     let edge = file.opt_size("spatial_merge_size")?.unwrap_or(2);
@@ -95,15 +120,15 @@ pub fn qwen_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
         "image_processor_type": "Qwen2VLImageProcessor",
         "patch_size": patch,
         "merge_size": edge,
-        "min_pixels": file.opt_size("image_min_pixels")?.unwrap_or(56 * 56),
-        "max_pixels": file.opt_size("image_max_pixels")?.unwrap_or(28 * 28 * 16_384),
+        "min_pixels": file.opt_size("image_min_pixels")?.unwrap_or(least),
+        "max_pixels": file.opt_size("image_max_pixels")?.unwrap_or(most),
     });
     let connector = ConnectorConfig::merged(edge, norm);
     let per_second = windows.then_some(2.0);
     Ok(VlmConfig {
         video: Some(VideoConfig {
             place: Token::Name("<|video_pad|>"),
-            frames: FrameKind::Pixels,
+            frames,
             per_second,
         }),
         ..seen(file, tower, connector, "<|image_pad|>", images)?
@@ -127,6 +152,7 @@ fn seen(
         own: None,
         indicators: Vec::new(),
         layers: Vec::new(),
+        deep: Vec::new(),
         whole: false,
         connector,
         marker: Token::Name(marker),

@@ -18,6 +18,7 @@ pub fn vlm_config(
         own: None,
         indicators: Vec::new(),
         layers: Vec::new(),
+        deep: Vec::new(),
         whole: false,
         connector,
         marker: Token::Id(marker as u32),

@@ -20,11 +20,16 @@ pub const FAMILY: Family<VlmConfig> = Family {
             ..ConnectorConfig::merged(edge, vision.encoder.norm)
         };
         Ok(VlmConfig {
+            deep: (0..connector.deep).collect(),
             layers,
             video: video(&raw, 0, FrameKind::SharedPixels)?,
             ..vlm_config(&raw, &tower, connector)?
         })
     },
     names: tower_names,
-    gguf: None,
+    gguf: Some(Gguf {
+        architecture: "qwen3vl_merger",
+        config: qwen3_gguf,
+        names: |config| config.tower.names,
+    }),
 };
