@@ -33,7 +33,7 @@ use super::vision::{
 };
 use super::*;
 
-use from_gguf::{gemma_gguf, llava_gguf, qwen_gguf, tiled_gguf};
+use from_gguf::{gemma_gguf, llava_gguf, qwen3_gguf, qwen_gguf, tiled_gguf};
 use from_json::{
     deep_layers, gemma_config, in_lines, llava_config, means, own_config, resampler, video,
     vlm_config, with_marker,
