@@ -130,7 +130,7 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
     }
     let matrix = shape.len() - 2;
     let (m, k, n) = (shape[matrix], a.dim(matrix + 1)?, shape[matrix + 1]);
-    let (lefts, rights) = (starts(a)?, starts(b)?);
+    let (lefts, rights) = (starts(a), starts(b));
     let ((a_storage, a_layout), (b_storage, b_layout)) =
         (a.storage_and_layout(), b.storage_and_layout());
     let (Storage::Cpu(left), Storage::Cpu(right)) = (&*a_storage, &*b_storage) else {
@@ -184,10 +184,13 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
 }
 
 /// Where each matrix of a tensor begins in its storage.
-fn starts(x: &Tensor) -> Result<Vec<usize>> {
-    let matrix = x.rank() - 2;
-    let first = x.narrow(matrix, 0, 1)?.narrow(matrix + 1, 0, 1)?;
-    Ok(first.layout().strided_index().collect())
+fn starts(x: &Tensor) -> Vec<usize> {
+    let layout = x.layout();
+    let batch = layout.dims().iter().zip(layout.stride()).take(x.rank() - 2);
+    batch.fold(vec![layout.start_offset()], |starts, (&size, &step)| {
+        let along = |start| (0..size).map(move |index| start + index * step);
+        starts.into_iter().flat_map(along).collect()
+    })
 }
 
 /// One matrix product in blocks of bounded work.
