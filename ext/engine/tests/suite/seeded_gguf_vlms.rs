@@ -215,7 +215,7 @@ fn gguf_files_of_qwen3_vl_see_what_the_checkpoint_sees() {
 fn marks_of_more_layers_than_there_are_are_refused() {
     let (folder, mut keys) = files("qwen3_vl");
     keys["clip.vision.is_deepstack_layers"] = json!(["array bool", [true, false, true, true]]);
-    let (_, tower) = tensors("qwen3_vl", &[0, 2]);
+    let (_, tower) = tensors("qwen3_vl", &[1, 2]);
     folder.write("mmproj-f32.gguf", file_of(&keys, &tower).bytes());
     let error = open(&folder).err().unwrap().to_string();
     assert!(error.contains("4 layers of 3"), "{error}");
