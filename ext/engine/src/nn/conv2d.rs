@@ -66,7 +66,10 @@ impl Conv2d {
     ) -> Result<Self> {
         let (outputs, inputs, high, wide) = weight.dims4()?;
         let kernel = window.kernel;
-        let possible = groups > 0 && outputs.is_multiple_of(groups) && window.stride > 0;
+        let possible = groups > 0
+            && outputs.is_multiple_of(groups)
+            && outputs.min(inputs) > 0
+            && window.stride > 0;
         if !possible || (high, wide) != (kernel, kernel) || kernel == 0 {
             return Err(Error::CorruptModel(format!(
                 "a convolution of the shape {:?} can't have {groups} groups, a kernel of {kernel} and a stride of {}",

@@ -37,8 +37,8 @@ pub mod testing {
 
     pub fn close(a: &Tensor, b: &Tensor) {
         assert_eq!(a.dims(), b.dims());
-        let (a, b): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (a.to_vec2().unwrap(), b.to_vec2().unwrap());
-        for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+        let [a, b] = [a, b].map(|x| x.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        for (a, b) in a.iter().zip(&b) {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
         }
     }

@@ -80,7 +80,7 @@ pub fn parts(
     let masks: Vec<Vec<f32>> = masks.to_dtype(DType::F32)?.t()?.contiguous()?.to_vec2()?;
     let mut parts = match kind {
         Kind::Instances => instances(&rows, &masks, threshold, size, cancel)?,
-        Kind::Panoptic { merged } => panoptic(&rows, &masks, merged, threshold, size)?,
+        Kind::Panoptic { merged } => panoptic(&rows, &masks, merged, threshold, size, cancel)?,
     };
     parts.sort_by(|a, b| b.score.total_cmp(&a.score));
     Ok(parts)
@@ -172,6 +172,7 @@ fn panoptic(
     merged: &[usize],
     threshold: f32,
     (width, height): (usize, usize),
+    cancel: &CancelToken,
 ) -> Result<Vec<Part>> {
     let found = rows.iter().zip(masks).filter_map(|(row, mask)| {
         let all = row.iter().copied().enumerate();
@@ -191,8 +192,11 @@ fn panoptic(
     let (across, down) = (between(EDGE, width), between(EDGE, height));
     let lines = owners.par_chunks_mut(width.max(1)).zip(&down);
     let covered = lines
-        .map(|(owners, &down)| line(owners, &found, &across, down))
-        .reduce(|| vec![0usize; found.len()], |a, b| sums(&a, &b));
+        .map(|(owners, &down)| {
+            cancel.check()?;
+            Ok(line(owners, &found, &across, down))
+        })
+        .try_reduce(|| vec![0usize; found.len()], |a, b| Ok(sums(&a, &b)))?;
     let mut owned = vec![0usize; found.len()];
     owners.iter().for_each(|&at| owned[usize::from(at)] += 1);
     // The part that a query is, if it is one.
@@ -213,6 +217,7 @@ fn panoptic(
         }));
     }
     let part = |(number, &first): (usize, &usize)| {
+        cancel.check()?;
         let inside = |at: usize| parts_of[usize::from(owners[at])] == Some(number);
         Ok(Part {
             label: found[first].label,

@@ -277,12 +277,17 @@ impl SegmentModel {
                     return Err(Error::Internal("a segmenter without labels".into()));
                 }
             };
-            self.likeliest(&scores, image.width(), image.height())
+            self.likeliest(&scores, (image.width(), image.height()), cancel)
         })?
     }
 
     /// Scores between places are means of those around.
-    fn likeliest(&self, map: &FeatureMap, width: usize, height: usize) -> Result<Segmentation> {
+    fn likeliest(
+        &self,
+        map: &FeatureMap,
+        (width, height): (usize, usize),
+        cancel: &CancelToken,
+    ) -> Result<Segmentation> {
         let scores: Vec<f32> = map.rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         self.info.check_numbers(&scores)?;
         memory::ensure_elements(&[width, height], 2, "the labels of an image")?;
@@ -292,7 +297,8 @@ impl SegmentModel {
         labels
             .par_chunks_mut(width.max(1))
             .zip(&down)
-            .for_each(|(row, &(top, below, lower))| {
+            .try_for_each(|(row, &(top, below, lower))| {
+                cancel.check()?;
                 for (label, &(left, right, later)) in row.iter_mut().zip(&across) {
                     let at =
                         |y: usize, x: usize| &scores[(y * map.width + x) * classes..][..classes];
@@ -313,7 +319,8 @@ impl SegmentModel {
                         }
                     }
                 }
-            });
+                Ok(())
+            })?;
         Ok(Segmentation {
             width,
             height,

@@ -111,7 +111,7 @@ pub fn mixed_rows(x: &Tensor, corners: &[Corners]) -> Result<Option<Tensor>> {
 /// activation(a + b), of tensors of one shape.
 pub fn activated_sum(a: &Tensor, b: &Tensor, activation: Activation) -> Result<Option<Tensor>> {
     if a.dims() != b.dims() {
-        return Err(Error::Internal("sums of tensors of two shapes".into()));
+        return Ok(None);
     }
     let (count, isa) = (a.elem_count(), Isa::current()?);
     let found = all_numbers(&[a, b], |all| {

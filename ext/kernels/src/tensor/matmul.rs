@@ -9,7 +9,7 @@ use super::shape::{broadcast, contiguous};
 use super::storage::{on_cpu, to_dtype};
 use crate::cpu::{build, for_each_range};
 use crate::{CancelToken, Error, Result};
-use base::runtime::memory::ensure_elements;
+use base::runtime::memory::{self, ensure_elements};
 
 /// Multiplications between two looks at the cancel token: some ten milliseconds of work.
 const BLOCK: usize = 1 << 27;
@@ -17,6 +17,8 @@ const BLOCK: usize = 1 << 27;
 const ROWS: usize = 64;
 /// A matrix of at most so many multiplications is left to one thread.
 const MANY: usize = 1 << 22;
+/// What a product costs at least, in multiplications.
+const LEAST_COST: usize = 1 << 12;
 
 /// As numpy's: a vector on the left is a row, on the right a column, and loses that dimension
 /// again; all dimensions but the last two broadcast.
@@ -89,7 +91,7 @@ fn batched(a: &Tensor, b: &Tensor, cancel: &CancelToken) -> Result<Tensor> {
         return Ok(Tensor::zeros(shape, a.dtype(), a.device())?);
     }
     if !on_cpu(a) || !on_cpu(b) {
-        return Ok(a.broadcast_matmul(b)?);
+        return Ok(a.contiguous()?.broadcast_matmul(&b.contiguous()?)?);
     }
     if b.rank() > 2 && m.saturating_mul(k).saturating_mul(n) <= MANY {
         let whole =
@@ -130,7 +132,7 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
     }
     let matrix = shape.len() - 2;
     let (m, k, n) = (shape[matrix], a.dim(matrix + 1)?, shape[matrix + 1]);
-    let (lefts, rights) = (starts(a), starts(b));
+    let count: usize = shape[..matrix].iter().product();
     let ((a_storage, a_layout), (b_storage, b_layout)) =
         (a.storage_and_layout(), b.storage_and_layout());
     let (Storage::Cpu(left), Storage::Cpu(right)) = (&*a_storage, &*b_storage) else {
@@ -139,16 +141,19 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
     let (left, right) = (left.as_slice::<f32>()?, right.as_slice::<f32>()?);
     let steps = |layout: &Layout| [0, 1].map(|at| layout.stride()[matrix + at] as isize);
     let ([a_row, a_column], [b_row, b_column]) = (steps(a_layout), steps(b_layout));
-    let together = (BLOCK / (m * k * n)).max(1);
-    let mut product = Vec::new();
-    for (lefts, rights) in lefts.chunks(together).zip(rights.chunks(together)) {
-        cancel.check()?;
+    // A product of next to nothing is a call all the same.
+    let cost = (m * k * n).max(LEAST_COST);
+    let together = (BLOCK / cost).max(1);
+    let product = |start: usize, parts: usize| {
         // SAFETY: every matrix of the output is written once, whole; those that are read lie in their storages, as
         // shapes, strides and offsets of tensors vouch for.
-        let part = unsafe {
-            build::<f32>(lefts.len() * m * n, |out| {
-                for_each_range(lefts.len(), m * k * n, |range| {
+        unsafe {
+            build::<f32>(parts * m * n, |out| {
+                for_each_range(parts, cost, |range| {
                     for at in range {
+                        let (from, with) = [a_layout, b_layout]
+                            .map(|layout| begin(layout, start + at))
+                            .into();
                         gemm(
                             m,
                             n,
@@ -157,10 +162,10 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
                             1,
                             n as isize,
                             false,
-                            left[lefts[at]..].as_ptr(),
+                            left[from..].as_ptr(),
                             a_column,
                             a_row,
-                            right[rights[at]..].as_ptr(),
+                            right[with..].as_ptr(),
                             b_column,
                             b_row,
                             0.0,
@@ -173,24 +178,30 @@ fn many(a: &Tensor, b: &Tensor, shape: &[usize], cancel: &CancelToken) -> Result
                     }
                 });
             })
-        };
-        if product.is_empty() {
-            product = part;
-        } else {
-            product.extend(part);
         }
-    }
-    Ok(Some(Tensor::from_vec(product, shape, a.device())?))
+    };
+    let whole = if count <= together {
+        cancel.check()?;
+        product(0, count)
+    } else {
+        let mut whole = memory::vector(&[count, m, n], "a product of matrices")?;
+        for start in (0..count).step_by(together) {
+            cancel.check()?;
+            whole.extend(product(start, together.min(count - start)));
+        }
+        whole
+    };
+    Ok(Some(Tensor::from_vec(whole, shape, a.device())?))
 }
 
-/// Where each matrix of a tensor begins in its storage.
-fn starts(x: &Tensor) -> Vec<usize> {
-    let layout = x.layout();
-    let batch = layout.dims().iter().zip(layout.stride()).take(x.rank() - 2);
-    batch.fold(vec![layout.start_offset()], |starts, (&size, &step)| {
-        let along = |start| (0..size).map(move |index| start + index * step);
-        starts.into_iter().flat_map(along).collect()
-    })
+/// Where a matrix of a tensor begins in its storage; matrices are counted along the batch dimensions, the last first.
+fn begin(layout: &Layout, number: usize) -> usize {
+    let batch = layout.dims().iter().zip(layout.stride());
+    let batch = batch.take(layout.dims().len() - 2).rev();
+    let along = |(left, start): (usize, usize), (&size, &step): (&usize, &usize)| {
+        (left / size, start + left % size * step)
+    };
+    batch.fold((number, layout.start_offset()), along).1
 }
 
 /// One matrix product in blocks of bounded work.

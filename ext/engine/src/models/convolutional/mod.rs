@@ -142,7 +142,10 @@ impl Layer {
             Self::Chain(layers) => run(layers, map),
             Self::Sum(parts, activation) => {
                 let Some((last, others)) = parts.split_last() else {
-                    return run(&[], map);
+                    return match activation {
+                        Some(activation) => map.activated(*activation),
+                        None => Ok(map.clone()),
+                    };
                 };
                 let mut sum: Option<FeatureMap> = None;
                 for part in others {

@@ -18,7 +18,7 @@ const INVERSION_STEPS: usize = 6;
 const CHUNK: usize = 256;
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    tensor::matmul::matmul(&a.contiguous()?, &b.contiguous()?, &CancelToken::new())
+    tensor::matmul::matmul(a, b, &CancelToken::new())
 }
 
 fn softmax(x: &Tensor) -> Result<Tensor> {

@@ -273,9 +273,7 @@ impl Block {
             let part = part.reshape((count, groups, width / groups))?;
             Ok(part.permute((1, 2, 0))?.contiguous()?)
         };
-        let product = |a: &Tensor, b: &Tensor| {
-            tensor::matmul::matmul(&a.contiguous()?, &b.contiguous()?, cancel)
-        };
+        let product = |a: &Tensor, b: &Tensor| tensor::matmul::matmul(a, b, cancel);
         let scores = product(&part(0)?, &part(1)?.transpose(1, 2)?)?;
         let scores = elementwise::scale(&scores, 1.0 / (count as f32).sqrt())?;
         let mixed = product(&kernels::softmax(&scores.contiguous()?)?, &part(2)?)?;

@@ -20,9 +20,7 @@ pub enum Scores<'a> {
 pub fn mixed([q, k, v]: [&Tensor; 3], scores: Scores<'_>, added: &[&Tensor]) -> Result<Tensor> {
     let dtype = q.dtype();
     let wide = |x: &Tensor| -> Result<Tensor> { Ok(x.to_dtype(DType::F32)?.contiguous()?) };
-    let product = |a: &Tensor, b: &Tensor| {
-        tensor::matmul::matmul(&a.contiguous()?, &b.contiguous()?, &CancelToken::new())
-    };
+    let product = |a: &Tensor, b: &Tensor| tensor::matmul::matmul(a, b, &CancelToken::new());
     let (q, k, v) = (wide(q)?, wide(k)?, wide(v)?);
     let (groups, heads, queries, width) = q.dims4()?;
     let mut sums = match scores {

@@ -31,12 +31,19 @@ enum Pairs {
 enum Near {
     All,
     Dot,
-    /// Of the head, of the tail, and of both.
-    Mlp(Box<(Linear, Linear, Linear)>),
+    Mlp(Box<PairMlp>),
     Attention(Box<Attention>),
     Bilinear(Box<Linear>),
     Graph(Box<(Linear, Linear)>),
     GraphAttention(Box<(Attention, Linear)>),
+}
+
+/// One number for two spans: `output` · relu(head + tail) + `bias`.
+struct PairMlp {
+    heads: Linear,
+    tails: Linear,
+    output: Vec<f32>,
+    bias: f32,
 }
 
 struct Attention {
@@ -124,7 +131,7 @@ impl RelationHead {
         let mut linears: Vec<&Linear> = self.last.iter().collect();
         match &self.nearness {
             Near::All | Near::Dot => {}
-            Near::Mlp(both) => linears.extend([&both.0, &both.1, &both.2]),
+            Near::Mlp(both) => linears.extend([&both.heads, &both.tails]),
             Near::Attention(attention) => linears.extend([&attention.inputs, &attention.output]),
             Near::Bilinear(linear) => linears.push(linear),
             Near::Graph(both) => linears.extend([&both.0, &both.1]),
@@ -149,12 +156,12 @@ impl RelationHead {
         if kept.is_empty() || judged.relations.dims2()?.0 == 0 {
             return Ok(Vec::new());
         }
-        let states = self.states(judged)?;
+        let states = self.states(judged, cancel)?;
         let (_, width) = states.dims2()?;
         if judged.relations.dims2()?.1 != width {
             return Err(misfit("relations"));
         }
-        let near = Nearby::of(&self.nearness, &states)?;
+        let near = Nearby::of(&self.nearness, &states, cancel)?;
         let scorer = self.scorer(&states, &judged.relations)?;
         let each = kept.par_iter().map(|&head| -> Result<Vec<Pair>> {
             cancel.check()?;
@@ -186,12 +193,13 @@ impl RelationHead {
     }
 
     /// The states of all spans, [spans, hidden].
-    fn states(&self, judged: &Judged) -> Result<Tensor> {
+    fn states(&self, judged: &Judged, cancel: &CancelToken) -> Result<Tensor> {
         let width = judged.scores.width();
-        let spans = judged.spans.par_iter();
-        let rows: Vec<f32> = spans
-            .flat_map_iter(|&(first, last)| judged.scores.state(first, last))
-            .collect();
+        let state = |at: usize| {
+            let (first, last) = judged.spans[at];
+            judged.scores.state(first, last).collect()
+        };
+        let rows = each_row(judged.spans.len(), cancel, state)?;
         let rows = Tensor::from_vec(rows, (judged.spans.len(), width), judged.relations.device())?;
         match &self.last {
             Some(linear) => plain(linear, &rows),
@@ -228,20 +236,26 @@ impl RelationHead {
     }
 }
 
-fn read_mlp(target: Target<'_>) -> Result<(Linear, Linear, Linear)> {
+fn read_mlp(target: Target<'_>) -> Result<PairMlp> {
     let joined = tensor(target, &format!("{BODY}.mlp.0.weight"))?;
     let bias = tensor(target, &format!("{BODY}.mlp.0.bias"))?;
-    let last = linear(target, &format!("{BODY}.mlp.2"))?;
+    let last = tensor(target, &format!("{BODY}.mlp.2.weight"))?;
+    let last_bias = tensor(target, &format!("{BODY}.mlp.2.bias"))?;
     let (inner, inputs) = joined.dims2()?;
     let width = inputs / 2;
-    let fits = inputs == 2 * width && last.inputs() == inner && last.outputs() == 1;
+    let fits = inputs == 2 * width && last.dims() == [1, inner] && last_bias.dims() == [1];
     if !fits || bias.dims() != [inner] {
         return Err(misfit("pairs of entities"));
     }
     let half = |at: usize, bias: Option<Tensor>| -> Result<Linear> {
         Linear::new(joined.narrow(1, at * width, width)?.contiguous()?, bias)
     };
-    Ok((half(0, None)?, half(1, Some(bias))?, last))
+    Ok(PairMlp {
+        heads: half(0, None)?,
+        tails: half(1, Some(bias))?,
+        output: values(&last)?,
+        bias: values(&last_bias)?[0],
+    })
 }
 
 /// What says how near the spans of one window are to each other.
@@ -290,23 +304,38 @@ impl Rows {
     }
 
     /// Sums of all rows by the weights of each, [count, width].
-    fn mixed(&self, weights: impl Fn(usize) -> Vec<f32> + Sync, like: &Tensor) -> Result<Tensor> {
-        let rows: Vec<f32> = (0..self.count())
-            .into_par_iter()
-            .flat_map_iter(|at| {
-                let mut sum = vec![0f32; self.width];
-                for (weight, row) in weights(at).into_iter().zip(self.each()) {
-                    add_scaled(&mut sum, row, weight);
-                }
-                sum
-            })
-            .collect();
+    fn mixed(
+        &self,
+        weights: impl Fn(usize) -> Vec<f32> + Sync,
+        like: &Tensor,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
+        let rows = each_row(self.count(), cancel, |at| {
+            let mut sum = vec![0f32; self.width];
+            for (weight, row) in weights(at).into_iter().zip(self.each()) {
+                add_scaled(&mut sum, row, weight);
+            }
+            sum
+        })?;
         Ok(Tensor::from_vec(
             rows,
             (self.count(), self.width),
             like.device(),
         )?)
     }
+}
+
+/// So many rows one after the other, computed on all threads.
+fn each_row(
+    count: usize,
+    cancel: &CancelToken,
+    row: impl Fn(usize) -> Vec<f32> + Sync,
+) -> Result<Vec<f32>> {
+    let rows = (0..count).into_par_iter().map(|at| {
+        cancel.check()?;
+        Ok(row(at))
+    });
+    Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
 fn add_scaled(sum: &mut [f32], row: &[f32], weight: f32) {
@@ -349,29 +378,31 @@ impl Weights {
         mean
     }
 
-    fn outputs(&self, attention: &Attention, states: &Tensor) -> Result<Tensor> {
+    fn outputs(
+        &self,
+        attention: &Attention,
+        states: &Tensor,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let (width, size) = (self.width(), self.width() / HEADS);
-        let rows: Vec<f32> = (0..self.0.count())
-            .into_par_iter()
-            .flat_map_iter(|at| {
-                let mut row = vec![0f32; width];
-                for head in 0..HEADS {
-                    let place = head * size..(head + 1) * size;
-                    for (weight, other) in self.of_head(at, head).into_iter().zip(self.0.each()) {
-                        let value = &other[2 * width + place.start..][..size];
-                        add_scaled(&mut row[place.clone()], value, weight);
-                    }
+        let rows = each_row(self.0.count(), cancel, |at| {
+            let mut row = vec![0f32; width];
+            for head in 0..HEADS {
+                let place = head * size..(head + 1) * size;
+                for (weight, other) in self.of_head(at, head).into_iter().zip(self.0.each()) {
+                    let value = &other[2 * width + place.start..][..size];
+                    add_scaled(&mut row[place.clone()], value, weight);
                 }
-                row
-            })
-            .collect();
+            }
+            row
+        })?;
         let mixed = Tensor::from_vec(rows, (self.0.count(), width), states.device())?;
         plain(&attention.output, &mixed)
     }
 }
 
 impl Nearby {
-    fn of(near: &Near, states: &Tensor) -> Result<Self> {
+    fn of(near: &Near, states: &Tensor, cancel: &CancelToken) -> Result<Self> {
         let width = states.dims2()?.1;
         let fits = |linear: &Linear, inputs: usize| -> Result<()> {
             match linear.inputs() {
@@ -383,19 +414,12 @@ impl Nearby {
             Near::All => Ok(Self::All),
             Near::Dot => Ok(Self::Products(Rows::of(states)?)),
             Near::Mlp(parts) => {
-                let (heads, tails, last) = parts.as_ref();
-                fits(heads, width)?;
-                // The last matrix has one row: what it makes of the unit vectors is the row.
-                let inner = last.inputs();
-                let unit = Tensor::eye(inner, last.dtype(), &last.device())?;
-                let nothing = Tensor::zeros((1, inner), last.dtype(), &last.device())?;
-                let bias = values(&plain(last, &nothing)?)?[0];
-                let output = values(&plain(last, &unit)?)?;
+                fits(&parts.heads, width)?;
                 Ok(Self::Mlp {
-                    heads: Rows::of(&plain(heads, states)?)?,
-                    tails: Rows::of(&plain(tails, states)?)?,
-                    output: output.into_iter().map(|value| value - bias).collect(),
-                    bias,
+                    heads: Rows::of(&plain(&parts.heads, states)?)?,
+                    tails: Rows::of(&plain(&parts.tails, states)?)?,
+                    output: parts.output.clone(),
+                    bias: parts.bias,
                 })
             }
             Near::Attention(attention) => {
@@ -415,16 +439,14 @@ impl Nearby {
                     row[at] += 1.0;
                     row
                 };
-                let scales: Vec<f32> = (0..rows.count())
-                    .into_par_iter()
-                    .map(|at| with_self(at).iter().sum::<f32>().max(1e-6).powf(-0.5))
-                    .collect();
+                let scale = |at: usize| with_self(at).iter().sum::<f32>().max(1e-6).powf(-0.5);
+                let scales = each_row(rows.count(), cancel, |at| vec![scale(at)])?;
                 let weights = |at: usize| -> Vec<f32> {
                     let row = with_self(at).into_iter().zip(&scales);
                     row.map(|(value, scale)| scales[at] * value * scale)
                         .collect()
                 };
-                let mixed = rows.mixed(weights, states)?;
+                let mixed = rows.mixed(weights, states, cancel)?;
                 let hidden = super::head::relu(&both.0, &mixed)?;
                 Ok(Self::Products(Rows::of(&plain(&both.1, &hidden)?)?))
             }
@@ -433,7 +455,7 @@ impl Nearby {
                 fits(&attention.inputs, width)?;
                 fits(last, attention.output.outputs())?;
                 let weights = Weights::of(attention, states)?;
-                let hidden = weights.outputs(attention, states)?;
+                let hidden = weights.outputs(attention, states, cancel)?;
                 Ok(Self::Products(Rows::of(&plain(last, &hidden)?)?))
             }
         }
