@@ -9,7 +9,7 @@ require_relative "table"
 require_relative "texts"
 
 module Bench
-  # `rake bench:levels`: embeddings in f32 with every library held to one instruction set.
+  # `rake bench:levels`: embeddings in f32 with every library limited to one instruction set.
   class Levels
     LIBRARIES = %w[sentence-transformers onnxruntime openvino ctranslate2 fastembed].freeze
     TARGET = Target.new(ratio: 1.3)
