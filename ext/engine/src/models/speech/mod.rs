@@ -301,7 +301,7 @@ impl SpeechModel {
     ) -> Result<Vec<Memory>> {
         // A processor is busy with one window. Several would leave its caches, and be interrupted later.
         let together = match self.window() {
-            Some(_) if self.device.is_cpu() => 1,
+            Some(_) if base::Device::of(&self.device).computes_on_threads() => 1,
             _ => features.len().max(1),
         };
         let mut memories = Vec::with_capacity(features.len());
