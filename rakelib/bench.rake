@@ -20,7 +20,7 @@ namespace :bench do
     abort "The two builds differ, or a case failed: see the table." unless alike
   end
 
-  desc "Embeddings with all libraries held to one instruction set: rake bench:levels[avx2], THREADS=..."
+  desc "Embeddings with all libraries limited to one instruction set: rake bench:levels[avx2], THREADS=..."
   task :levels, [:level] => :compile do |_, arguments|
     require_relative "../bench/harness/levels"
     Bench::Peers.prepare

@@ -100,7 +100,7 @@ namespace :metal do
     abort "rake metal:features failed" unless Tasks::Metal::Features.new.run
   end
 
-  desc "See that no custom op we reach lacks a Metal forward"
+  desc "See that every custom op we reach has a Metal forward"
   task :audit do
     require_relative "support/metal/audit"
     abort "rake metal:audit failed" unless Tasks::Metal::Audit.new.run

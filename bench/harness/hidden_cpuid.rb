@@ -4,7 +4,7 @@ require "fileutils"
 require_relative "peers"
 
 module Bench
-  # Holds a process to an instruction set, whatever its libraries would detect: a small library that is preloaded lets
+  # Limits a process to an instruction set, whatever its libraries would detect: a small library that is preloaded lets
   # CPUID trap and leaves out what lies above the level. Linux on x86 with a processor that can, and a C compiler.
   module HiddenCpuid
     SOURCE = File.expand_path("../workers/hidden_cpuid.c", __dir__)

@@ -5,13 +5,15 @@ require_relative "case"
 require_relative "hidden_cpuid"
 require_relative "models"
 require_relative "runner"
+require_relative "suite"
 require_relative "table"
 require_relative "texts"
 
 module Bench
-  # `rake bench:levels`: embeddings in f32 with every library held to one instruction set.
+  # `rake bench:levels`: embeddings in f32 with every library limited to one instruction set.
   class Levels
-    LIBRARIES = %w[sentence-transformers onnxruntime openvino ctranslate2 fastembed].freeze
+    # candle-transformers is built for the machine.
+    LIBRARIES = (Suite::EMBEDDERS - [Suite::CANDLE]).freeze
     TARGET = Target.new(ratio: 1.3)
     LENGTHS = { short: 8, middle: 64, long: 256 }.freeze
     ROUNDS = 7
@@ -57,21 +59,13 @@ module Bench
     end
 
     def peer(library)
-      Participant.new(worker: library, task: "embed", model: model(-> { path(library) }),
+      Participant.new(worker: library, task: "embed", model: model(-> { Models.embedding(library) }),
                       environment: HiddenCpuid.environment(@level),
                       check: { measure: :cosine, dimension: 384, at_least: 0.9999 })
     end
 
     def model(path)
       { kind: "embedding", path: path, dtype: "f32" }
-    end
-
-    def path(library)
-      case library
-      when "onnxruntime", "fastembed" then Models.onnx("embedding", Models::EMBEDDING, "f32")
-      when "openvino", "ctranslate2" then Models.graph(library, Models::EMBEDDING)
-      else Models.checkpoint(Models::EMBEDDING)
-      end
     end
   end
 end

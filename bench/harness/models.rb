@@ -44,6 +44,16 @@ module Bench
       made(target) { run(File.join(BENCH, "workers", "export_graph.py"), library, checkpoint(id), target) }
     end
 
+    # @param library [String] a worker that embeds texts
+    # @return [String] {EMBEDDING} in f32 as that library reads it
+    def embedding(library)
+      case library
+      when "onnxruntime", "fastembed" then onnx("embedding", EMBEDDING, "f32")
+      when "openvino", "ctranslate2" then graph(library, EMBEDDING)
+      else checkpoint(EMBEDDING)
+      end
+    end
+
     # @param type [String] such as "Q4_K_M"
     # @return [String] the language model as a GGUF file of that type, made on first use
     def gguf(type)

@@ -15,6 +15,8 @@ module Bench
     ORT = "onnxruntime"
     LLAMA = "llama.cpp"
     CANDLE = CandleTransformers::NAME
+    # Libraries that embed texts in f32.
+    EMBEDDERS = [ST, ORT, "openvino", "ctranslate2", "fastembed", CANDLE].freeze
     DIMENSION = 384
     TYPES = %w[Q4_1 Q4_0 Q8_0 Q4_K_M Q6_K].freeze
     # How far llama.cpp, which rounds activations to bytes, may be from our log probabilities on average.
@@ -67,7 +69,7 @@ module Bench
     end
 
     def embeddings
-      [embed("f32", "f32", [ST, ORT, CANDLE].map { |worker| embedder(worker, "f32") }, Target.new(ratio: 2.0)),
+      [embed("f32", "f32", EMBEDDERS.map { |worker| embedder(worker, "f32") }, Target.new(ratio: 2.0)),
        embed("bf16", "bf16", [embedder(ST, "bf16", at_least: 0.999)], Target.new(ratio: 2.5),
              references: [our_embedder("f32", label: "our f32", check: cosine(0.999))]),
        embed("int8", "int8", [embedder(ORT, "int8", at_least: 0.95)], nil,
@@ -102,7 +104,7 @@ module Bench
       { short: 8, middle: 64, long: 256 }.map do |input, tokens|
         Case.new(name: "latency_#{tokens}", group: "latency", title: "one text of #{tokens} tokens, f32", unit: "ms",
                  input: @inputs[input], rounds: rounds(7), repeat: @quick ? 5 : 2560 / (tokens + 56),
-                 participants: [our_embedder("f32"), *[ST, ORT, CANDLE].map { |worker| embedder(worker, "f32") }],
+                 participants: [our_embedder("f32"), *EMBEDDERS.map { |worker| embedder(worker, "f32") }],
                  target: Target.new(ratio: 1.5))
       end
     end
@@ -147,8 +149,9 @@ module Bench
     end
 
     def embedder(worker, dtype, at_least: 0.9999)
-      Participant.new(worker: worker, task: "embed", check: cosine(at_least),
-                      model: model_for(worker, "embedding", Models::EMBEDDING, dtype))
+      model = model_for(worker, "embedding", Models::EMBEDDING, dtype)
+      model = model.merge(path: -> { Models.embedding(worker) }) if dtype == "f32"
+      Participant.new(worker: worker, task: "embed", check: cosine(at_least), model: model)
     end
 
     def cosine(at_least)

@@ -30,8 +30,8 @@ module Tasks
     FACTORS = { "fmla" => ["v30.4s, v31.4s", "v30.4s, v31.s[0]"], "sdot" => ["v30.16b, v31.16b", "v30.16b, v31.4b[0]"],
                 "smmla" => ["v30.16b, v31.16b"], "bfmmla" => ["v30.8h, v31.8h"] }.freeze
 
-    # A model of LLVM's, and what the processor lacks of the instructions.
-    Processor = Struct.new(:name, :model, :lacks)
+    # A model of LLVM's, and which of the instructions the processor doesn't have.
+    Processor = Struct.new(:name, :model, :missing)
     PROCESSORS = [
       Processor.new("Neoverse N1", "neoverse-n1", %w[smmla bfmmla]),
       Processor.new("Neoverse V1", "neoverse-v1", []),
@@ -132,7 +132,7 @@ module Tasks
     end
 
     # @return [Numeric] cycles of one turn
-    # @raise [ArgumentError] when the model lacks an instruction
+    # @raise [ArgumentError] when the model doesn't have an instruction
     def self.cycles(instructions, processor)
       output, error, status = Open3.capture3(ANALYZER, "-mtriple=aarch64", "-mcpu=#{processor.model}",
                                              "-mattr=#{FEATURES}", "-iterations=#{ITERATIONS}", "-json",
@@ -158,7 +158,7 @@ module Tasks
     end
 
     def result(kernel, processor, body)
-      return if processor.lacks.include?(kernel.instruction)
+      return if processor.missing.include?(kernel.instruction)
 
       cycles = self.class.cycles(body, processor)
       count = multiplies(kernel, body)

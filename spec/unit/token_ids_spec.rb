@@ -49,4 +49,59 @@ RSpec.describe Candle::Tokenizer::Ids do
     expect { llm.chat("the dog") }.to raise_error(Candle::InvalidInputError, /Array of Hashes/)
     expect { llm.chat([{ content: "x" }]) }.to raise_error(Candle::InvalidInputError, /messages\[0\]/)
   end
+
+  it "checks a conversation with control tokens in it once" do
+    allow(Candle::Messages).to receive(:checked).and_call_original
+    told = [{ role: "user", content: "the #{tokenizer.get_special_tokens.fetch("bos_token")} dog" }]
+    llm.chat(told, max_length: 2)
+    expect(Candle::Messages).to have_received(:checked).with(told).once
+  end
+
+  it "checks a conversation with an image once" do
+    vlm = Candle::VLM.from_pretrained(TinyModels.path("llava"))
+    image = { type: "image", image: File.expand_path("../fixtures/images/photo.png", __dir__) }
+    allow(Candle::Messages).to receive(:checked).and_call_original
+    allow(Candle::Messages).to receive(:role?).and_call_original
+    vlm.chat([{ role: "user", content: [image, { type: "text", text: "what?" }] }], max_length: 2)
+    expect(Candle::Messages).to have_received(:checked).once
+    expect(Candle::Messages).to have_received(:role?).once
+    expect { vlm.chat([{ content: "x" }]) }.to raise_error(Candle::InvalidInputError, /messages\[0\]/)
+  end
+
+  describe "over HTTP" do
+    let(:server) { Candle::Server.new(models: { "llm" => llm, "vlm" => vlm, "tools" => roomy }, max_tokens: 8) }
+    let(:vlm) { Candle::VLM.from_pretrained(TinyModels.path("llava")) }
+    let(:roomy) { Candle::LLM.from_pretrained(RoomyLLM.path) }
+    let(:tool) { { type: "function", function: { name: "look", parameters: { type: "object", properties: {} } } } }
+    let(:call) { { id: "1", type: "function", function: { name: "look", arguments: "{}" } } }
+
+    def chat(name, messages, **body)
+      post(server, "/v1/chat/completions", { model: name, messages: messages, max_tokens: 2 }.merge(body))
+    end
+
+    before do
+      # What is asked of a model and its template once.
+      %w[llm vlm].each { |name| chat(name, messages) }
+      chat("tools", messages, tools: [tool])
+      allow(Candle::Messages).to receive(:role?).and_call_original
+    end
+
+    it "checks each message once" do
+      %w[llm vlm].each { |name| expect(chat(name, messages).status).to eq(200) }
+      expect(Candle::Messages).to have_received(:role?).twice
+    end
+
+    it "checks messages once that are rewritten for tools" do
+      told = [*messages, { role: "assistant", tool_calls: [call] }, { role: "tool", content: "none", name: "look" }]
+      answer = chat("tools", told, tools: [tool])
+      expect([answer.status, answer.json["error"]]).to eq([200, nil])
+      expect(chat("tools", told).status).to eq(200)
+      expect(Candle::Messages).to have_received(:role?).exactly(2 * told.size).times
+    end
+
+    it "refuses what isn't a message" do
+      expect(chat("llm", [{ role: "stranger", content: "x" }]).json["error"]["message"]).to include("messages[0]")
+      expect(chat("vlm", ["x"]).status).to eq(400)
+    end
+  end
 end

@@ -41,7 +41,10 @@ module Candle
     # @return [Array(String, Tokenizer::Ids)] the prompt and its ids
     def encoded(prompt_or_messages, tools: nil, chat_template: nil, add_special_tokens: nil, reasoning: Reasoning.of)
       if Array === prompt_or_messages
-        return literal_content(chat_template).encode(prompt_or_messages) do |messages|
+        checked = Messages.checked(Messages.some(prompt_or_messages)) do
+          [*tokenizer.chat_templates.values, chat_template]
+        end
+        return literal_content(chat_template).encode(checked) do |messages|
           chat_prompt(messages, tools, chat_template, reasoning.variables)
         end
       end
@@ -51,7 +54,6 @@ module Candle
     end
 
     def chat_prompt(messages, tools, chat_template, variables)
-      messages = Messages.checked(Messages.some(messages)) { [*tokenizer.chat_templates.values, chat_template] }
       messages = Reasoning.told(messages, templates(chat_template))
       tokenizer.render(messages, tools: tools && Tool.definitions(tools), chat_template: chat_template,
                                  variables: variables)

@@ -8,13 +8,33 @@ module Candle
     # The roles that every conversation may have. Some chat templates know more, and name them.
     ROLES = %w[system developer user assistant tool function].freeze
 
+    # Messages that were checked where they came in: {.checked} does not read them again.
+    class Checked < Array; end
+
     # @param messages [Array<Hash>]
     # @yieldreturn [Array<String, nil>] the chat templates whose roles are allowed too; asked for where a role is not
     #   one of {ROLES}
     # @return [Array<Hash>] the same
     # @raise [InvalidInputError] for what isn't a message, naming its index
     def self.checked(messages, &templates)
+      return messages if Checked === messages
+
       list(messages).each_with_index { |message, index| check(message, "messages[#{index}]", &templates) }
+    end
+
+    # @param messages [Array<Hash>]
+    # @yieldparam message [Hash]
+    # @yieldreturn [Hash] the message that stands for it
+    # @return [Array<Hash>] those; checked where `messages` were
+    def self.rewritten(messages, &block)
+      like(messages, messages.map(&block))
+    end
+
+    # @param messages [Array<Hash>]
+    # @param made [Array<Hash>] what was made of them
+    # @return [Array<Hash>] `made`; checked where `messages` were
+    def self.like(messages, made)
+      Checked === messages ? Checked.new(made) : made
     end
 
     # @param messages [Array<Hash>]

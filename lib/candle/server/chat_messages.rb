@@ -19,7 +19,7 @@ module Candle
       # @param list [Array] as OpenAI and Ollama write messages
       # @param limits [Limits]
       # @param entry [Models::Entry] the model that reads them; of a kind that sees they may have images
-      # @return [Array<Hash>] the content of those with images is a list of parts, as {VLM#chat} takes it
+      # @return [Messages::Checked] the content of those with images is a list of parts, as {VLM#chat} takes it
       # @raise [Problem] 400, naming the message
       def read(list, limits, entry)
         if list.size > limits.batch
@@ -28,7 +28,7 @@ module Candle
 
         messages = list.each_with_index.map { |message, index| message(message, "messages[#{index}]", entry) }
         check(messages, limits)
-        messages
+        Messages::Checked.new(messages)
       end
 
       # @param texts [Array<String>] what a message says

@@ -118,7 +118,7 @@ module Candle
         @input.is_a?(Array) ? ToolMessages.native(@input) : @input
       end
 
-      # Prompts without a template go past the eyes of a model that has some.
+      # Prompts without a template go to the language model alone, past its vision tower.
       def llm
         model = @entry.model
         @entry.kind == :vlm && @input.is_a?(String) ? model.llm : model

@@ -26,7 +26,7 @@ module Candle
     # @param messages [Array<Hash>]
     # @return [Array<Hash>]
     def native(messages)
-      messages.map do |message|
+      Messages.rewritten(messages) do |message|
         next message unless field(message, :tool_calls)
 
         text = ToolCallParser.parse(field(message, :content)).text_response
@@ -45,7 +45,7 @@ module Candle
       joined = told.slice_when { |one, other| !(result?(one) && result?(other)) }.map do |group|
         group.first.slice(:role).merge(content: group.map { |message| message[:content] }.join("\n"))
       end
-      tools.empty? ? joined : instructed(joined, instructions(tools), system)
+      Messages.like(messages, tools.empty? ? joined : instructed(joined, instructions(tools), system))
     end
 
     # @param calls [Array<ToolCall>]

@@ -1,18 +1,6 @@
 //! Sequences of any lengths laid end to end, with no padding.
 
-use candle_core::Device;
-
 use crate::{Error, Result};
-
-/// How many of `count` long sequences are computed together: a GPU takes all. A CPU is busy with one; several would
-/// leave its caches, and be interrupted later.
-pub fn long_together(device: &Device, count: usize) -> usize {
-    if device.is_cpu() {
-        1
-    } else {
-        count.max(1)
-    }
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedSequences {

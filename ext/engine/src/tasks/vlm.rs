@@ -37,7 +37,7 @@ const KEPT_BYTES: usize = 256 << 20;
 
 /// The image encoder of a language model: a vision tower and the connector into the decoder.
 pub struct ImageEncoder {
-    eyes: Eyes,
+    tower: ImageTower,
     videos: Option<Videos>,
     config: VlmConfig,
     /// The text of the marker, and of what a template writes for an image.
@@ -53,10 +53,10 @@ pub struct ImageEncoder {
     inventory: Inventory,
 }
 
-/// What looks at images.
+/// The vision tower: one of the shared kind with a connector, or one with a forward pass of its own.
 #[allow(clippy::large_enum_variant, reason = "one per model")]
-enum Eyes {
-    Tower(VisionTower, Connector),
+enum ImageTower {
+    Connected(VisionTower, Connector),
     Own(Processor, Own),
 }
 
@@ -127,7 +127,7 @@ impl ImageEncoder {
             None => None,
         };
         let source = checkpoint.source.as_ref();
-        let (eyes, inventory) = match &config.own {
+        let (tower, inventory) = match &config.own {
             Some(own) => {
                 let (place, sizes) = (
                     (&checkpoint.opened, checkpoint.dtype),
@@ -135,7 +135,7 @@ impl ImageEncoder {
                 );
                 let own = Own::load(own, source, place, sizes, cancel)?;
                 let inventory = own.inventory()?;
-                (Eyes::Own(processor, own), inventory)
+                (ImageTower::Own(processor, own), inventory)
             }
             None => {
                 let vision = VisionTower::of(&config.tower, checkpoint, processor, cancel)?;
@@ -148,7 +148,7 @@ impl ImageEncoder {
                         .map_err(|reason| Error::unsupported(&source.file(""), reason))?;
                     connector = connector.indicated(&parameters, numbers)?;
                 }
-                (Eyes::Tower(vision, connector), inventory)
+                (ImageTower::Connected(vision, connector), inventory)
             }
         };
         let token = |token: Token| match token {
@@ -185,7 +185,7 @@ impl ImageEncoder {
             | Spelling::Between(_) => marker.clone(),
         };
         Ok(Self {
-            eyes,
+            tower,
             videos,
             config,
             marker,
@@ -244,9 +244,9 @@ impl ImageEncoder {
         for picture in pictures {
             cancel.check()?;
             let image = picture.decode()?;
-            let alone = match &self.eyes {
-                Eyes::Tower(vision, _) => vision.tells_alone(),
-                Eyes::Own(..) => false,
+            let alone = match &self.tower {
+                ImageTower::Connected(vision, _) => vision.tells_alone(),
+                ImageTower::Own(..) => false,
             };
             let count = if alone { pictures.len().min(2) } else { 1 };
             let key = key(&image, count);
@@ -285,8 +285,8 @@ impl ImageEncoder {
     ) -> Result<(String, Vec<Rows>)> {
         self.encodings.fetch_add(1, Ordering::Relaxed);
         let config = &self.config;
-        let (rows, tiles) = match &self.eyes {
-            Eyes::Tower(vision, connector) => vision.see(
+        let (rows, tiles) = match &self.tower {
+            ImageTower::Connected(vision, connector) => vision.see(
                 image,
                 (&config.layers[..], config.whole),
                 cancel,
@@ -295,7 +295,7 @@ impl ImageEncoder {
                     Ok((rows, views.tiles))
                 },
             )?,
-            Eyes::Own(processor, own) => {
+            ImageTower::Own(processor, own) => {
                 let views = processor.views(image.0, cancel)?;
                 let rows = threads::install(|| own.forward(&views.views, cancel))??;
                 (rows, views.tiles)
@@ -324,8 +324,8 @@ impl ImageEncoder {
             Spelling::Slices => {
                 let slices = format!("<slice>{marker}</slice>").repeat(columns);
                 let lines = vec![slices; rows].join("\n");
-                let counted = match &self.eyes {
-                    Eyes::Own(processor, _) if processor.counts_images() => NUMBERED,
+                let counted = match &self.tower {
+                    ImageTower::Own(processor, _) if processor.counts_images() => NUMBERED,
                     _ => "",
                 };
                 format!("{counted}<image>{marker}</image>{lines}")

@@ -266,7 +266,8 @@ macro_rules! dispatched {
                 // SAFETY: the caller vouches for the arguments, the features are enabled.
                 unsafe { $generic::<simd::Avx512>($($arg),*) }
             }
-            // SAFETY: an `Isa` other than `Scalar` comes from detection.
+            // SAFETY: the pointers are valid as the generic function asks for, for which the caller vouches; an `Isa`
+            // other than `Scalar` comes from detection, so the CPU has the features.
             unsafe {
                 match isa {
                     Isa::Scalar => $generic::<simd::Portable>($($arg),*),

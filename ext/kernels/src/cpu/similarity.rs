@@ -134,7 +134,8 @@ dispatched! {
 #[inline(always)]
 unsafe fn dots_with<S: Simd>(rows: *const u8, vector: &[u8], out: &mut [f32]) {
     for (row, sum) in out.iter_mut().enumerate() {
-        // SAFETY: the caller vouches for the rows; vectors are loaded from any address.
+        // SAFETY: the caller vouches for the rows and has the instruction set of `S`; vectors are loaded from any
+        // address.
         *sum = unsafe { dot::<S>(rows.add(row * vector.len()), vector) };
     }
 }
@@ -147,7 +148,8 @@ unsafe fn scattered_dots_with<S: Simd>(rows: &[&[u8]], vector: &[u8], out: &mut 
             if let Some(next) = rows.get(at + 1) {
                 fetch::<S>(next);
             }
-            // SAFETY: the caller vouches for the rows; vectors are loaded from any address.
+            // SAFETY: the caller vouches for the rows and has the instruction set of `S`; vectors are loaded from any
+            // address.
             *sum = dot::<S>(row.as_ptr(), vector);
         }
     }
@@ -191,8 +193,8 @@ unsafe fn row_dots_vnni(rows: &[&[u8]], vector: &[u8], out: &mut [i32]) {
         .sum();
     let whole = vector.len() / 64 * 64;
     let rest = (1u64 << (vector.len() - whole)) - 1;
-    // SAFETY: every load ends within `vector`, and so within a row; masked ones touch what is within alone. Asking
-    // for rows' lines touches nothing.
+    // SAFETY: every load ends within `vector`, and so within a row; masked ones touch what is within alone;
+    // AVX512-VNNI is enabled. Asking for rows' lines touches nothing.
     unsafe {
         let flip = _mm512_set1_epi8(-128);
         fetch_first::<Avx512>(rows);

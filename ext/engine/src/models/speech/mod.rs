@@ -18,7 +18,7 @@ use crate::models::families;
 use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::models::seq2seq::{CrossDecoder, Memory};
-use crate::nn::{elementwise, packed, Inventory, Linear, Norm};
+use crate::nn::{elementwise, Inventory, Linear, Norm};
 use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
 use formats::weights::WeightSource;
@@ -299,9 +299,10 @@ impl SpeechModel {
         features: &[(&[f32], usize)],
         cancel: &CancelToken,
     ) -> Result<Vec<Memory>> {
+        // A processor is busy with one window. Several would leave its caches, and be interrupted later.
         let together = match self.window() {
-            Some(_) => packed::long_together(&self.device, features.len()),
-            None => features.len().max(1),
+            Some(_) if base::Device::of(&self.device).computes_on_threads() => 1,
+            _ => features.len().max(1),
         };
         let mut memories = Vec::with_capacity(features.len());
         for features in features.chunks(together) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use sha2::{Digest, Sha256};
 
-use super::{Eyes, ImageEmbeddings, ImageEncoder, Key};
+use super::{ImageEmbeddings, ImageEncoder, ImageTower, Key};
 use crate::models::decoder::image_embeddings::Grid;
 use crate::models::vision::connector::Rows;
 use crate::models::vision::vlm::{Token, VideoConfig};
@@ -171,8 +171,8 @@ impl ImageEncoder {
     fn rows(&self, videos: &Videos, images: &[&Image], cancel: &CancelToken) -> Result<Vec<Rows>> {
         let frames = videos.processor.frames(images, cancel)?;
         self.encodings.fetch_add(1, Ordering::Relaxed);
-        match &self.eyes {
-            Eyes::Tower(vision, connector) => {
+        match &self.tower {
+            ImageTower::Connected(vision, connector) => {
                 let read = (&self.config.layers[..], self.config.whole);
                 let frames = (&frames.views[..], &frames.behind[..]);
                 vision.see_frames(frames, read, cancel, |states, grids| {
@@ -182,7 +182,7 @@ impl ImageEncoder {
                     }
                 })
             }
-            Eyes::Own(_, own) => threads::install(|| -> Result<Vec<Rows>> {
+            ImageTower::Own(_, own) => threads::install(|| -> Result<Vec<Rows>> {
                 let mut rows = Vec::new();
                 for view in &frames.views {
                     rows.extend(own.forward(std::slice::from_ref(view), cancel)?);

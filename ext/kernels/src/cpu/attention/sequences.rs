@@ -206,8 +206,8 @@ impl<T: Element> Call<'_, T> {
                 self.probabilities(unit, start, count, scores, stride, &seen);
                 let probabilities = (&*scores, count, stride);
                 let values = (&*values, unit.keys, padded_values);
-                // SAFETY: there is room for the sums of whole panels, in the scratch and, where rows are
-                // whole panels, in `out`, for which the caller vouches.
+                // SAFETY: there is room for the sums of whole panels, in the scratch and, where rows are whole
+                // panels, in `out`, for which the caller vouches; an `Isa` comes from detection.
                 unsafe {
                     if T::IS_F32 && value_width == padded_values {
                         let sums = Sums {

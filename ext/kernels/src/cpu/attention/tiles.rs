@@ -79,7 +79,8 @@ impl<'a> TiledUnit<'a> {
         let (exponentials, sums) = rest.split_at_mut(exponentials);
         let mut unit = Self {
             isa,
-            // SAFETY: the set is only available where tiles are usable.
+            // SAFETY: the CPU has AMX, since the set of this name is only available where tiles are usable; no
+            // pointer is passed.
             tiles: unsafe { Tiles::configure(TILE) },
             keys: words(keys),
             values: words(values),
@@ -173,7 +174,7 @@ impl<'a> TiledUnit<'a> {
             let operand = self.rows((first, rows), &key);
             let (panel, out) = (self.keys.as_ptr(), self.sums.as_mut_ptr());
             // SAFETY: there are 32 rows of keys, as wide as the panel is deep, and the sums have 32 rows of whole
-            // panels.
+            // panels; `Tiles` exists only on a CPU with AMX and AVX-512.
             unsafe { multiply(&self.tiles, rows, operand, panel, width, (out, value_width)) };
             for (row, sums) in self.sums.chunks(value_width).enumerate().take(rows) {
                 for (query, &score) in sums.iter().enumerate().take(count) {
@@ -202,7 +203,7 @@ impl<'a> TiledUnit<'a> {
             let panel = self.keys[first / PANEL * (width / 2) * PANEL..].as_ptr();
             let out = self.scores[first..].as_mut_ptr();
             // SAFETY: there are 32 rows of queries, as wide as the panel is deep, and the scores have 32 rows of
-            // whole panels.
+            // whole panels; `Tiles` exists only on a CPU with AMX and AVX-512.
             unsafe { multiply(&self.tiles, count, operand, panel, width, (out, keys)) };
         }
     }
@@ -229,7 +230,7 @@ impl<'a> TiledUnit<'a> {
         exponentials[seen.end..padded.end].fill(0);
         let from = self.scores[row * keys..][seen.clone()].as_ptr();
         let to = exponentials[seen.clone()].as_mut_ptr();
-        // SAFETY: both have the keys that are seen, and who has tiles of bf16 rounds to it.
+        // SAFETY: both have the keys that are seen; `Tiles` exists only on a CPU with AMX, which has AVX512-BF16.
         let sum = unsafe { bf16_exponentials(from, to, seen.len(), scale) };
         self.factors[row] = 1.0 / sum;
     }
@@ -280,8 +281,8 @@ impl<'a> TiledUnit<'a> {
             }
             let operand = (self.exponentials[first..].as_ptr(), keys);
             let panel = self.values[pairs..].as_ptr();
-            // SAFETY: the exponentials have 32 rows of `keys`, the panel is deep enough from this pair on, and
-            // the sums have 32 rows of whole panels.
+            // SAFETY: the exponentials have 32 rows of `keys`, the panel is deep enough from this pair on, and the
+            // sums have 32 rows of whole panels; `Tiles` exists only on a CPU with AMX and AVX-512.
             unsafe {
                 multiply(
                     &self.tiles,
@@ -295,7 +296,8 @@ impl<'a> TiledUnit<'a> {
         }
         let rows = self.sums.chunks_exact(value_width).zip(&self.factors);
         for (row, (sums, &factor)) in rows.enumerate().take(count) {
-            // SAFETY: the sums are as long, and the caller vouches for the place.
+            // SAFETY: the sums are as long, and the caller vouches for the place; `Tiles` exists only on a CPU with
+            // AMX, which has AVX512-BF16.
             unsafe { bf16_multiples(sums.as_ptr(), place(row), width, factor) };
         }
     }

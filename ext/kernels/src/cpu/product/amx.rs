@@ -62,7 +62,8 @@ impl Tiles {
         for shape in &mut shapes[..5] {
             shape.0 = rows_of_a;
         }
-        // SAFETY: the caller vouches for the instructions.
+        // SAFETY: the CPU has AMX, as the caller checked by `is_usable`; no pointer is passed, and rows and bytes are
+        // at most those of a tile.
         unsafe { Self::load(shapes) }
     }
 
@@ -74,7 +75,8 @@ impl Tiles {
     pub unsafe fn for_groups(bytes: usize) -> Self {
         let mut shapes = [(0, 0); 8];
         shapes[..3].copy_from_slice(&[(TILE, ROW_BYTES), (TILE, bytes), (bytes / 4, ROW_BYTES)]);
-        // SAFETY: the caller vouches for the instructions.
+        // SAFETY: the CPU has AMX, as the caller checked by `is_usable`; no pointer is passed, and `bytes` are at
+        // most 64, as the caller vouches.
         unsafe { Self::load(shapes) }
     }
 
@@ -101,7 +103,7 @@ impl Tiles {
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: tiles were configured, so the instruction exists.
+        // SAFETY: tiles were configured, so the CPU has AMX; the instruction touches no memory.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
@@ -316,7 +318,8 @@ pub unsafe fn multiply_group<const APART: bool>(
             )
         };
     }
-    // SAFETY: the caller vouches for the operands, and the tiles are configured.
+    // SAFETY: the CPU has AMX, since `Tiles` exists; `a`, `other` and `b` have 16 rows of 64 bytes, `sums` room for
+    // as many and for a second tile where sums are apart, as the caller vouches.
     unsafe {
         if APART {
             multiply!("tilestored [{sums} + {row} + 1024], tmm0", "tilezero tmm0")

@@ -227,7 +227,7 @@ pub(super) unsafe fn multiply_singles(operands: Operands, rows: usize, sums: Sum
 /// x and the sums, which are written as i32, have the rows, and the CPU has the dot product.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn multiply_dots(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and words, as the caller vouches; `dotprod` is enabled.
     unsafe { multiply_words::<Dots>(operands, rows, sums) }
 }
 
@@ -365,7 +365,8 @@ unsafe fn multiply_pairs<M: Matrices>(operands: Operands, rows: usize, sums: Sum
 /// and the CPU has the instruction.
 #[target_feature(enable = "neon,i8mm")]
 pub(super) unsafe fn multiply_matrices_of_bytes(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the pairs of rows and the words, as the caller vouches; `i8mm` is
+    // enabled.
     unsafe { multiply_pairs::<Bytes>(operands, rows, sums) }
 }
 
@@ -373,6 +374,7 @@ pub(super) unsafe fn multiply_matrices_of_bytes(operands: Operands, rows: usize,
 /// As above, but that the sums are f32.
 #[target_feature(enable = "neon,bf16")]
 pub(super) unsafe fn multiply_matrices_of_bf16(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the pairs of rows and the words, as the caller vouches; `bf16` is
+    // enabled.
     unsafe { multiply_pairs::<Bf16s>(operands, rows, sums) }
 }

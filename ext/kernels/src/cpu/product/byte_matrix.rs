@@ -294,7 +294,7 @@ struct Operands {
 /// x has the tile's rows, filled up, the sums have room for `BLOCK`, and the CPU has the instruction set.
 unsafe fn multiply(context: &Context, operands: Operands, tile: &Tile) -> bool {
     let (rows, sums) = (tile.rows, tile.sums);
-    // SAFETY: the caller vouches for the sizes and the instructions.
+    // SAFETY: x, the panel and the sums have the rows and the depth, as the caller vouches, who has the instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         match (&context.tiles, context.isa) {

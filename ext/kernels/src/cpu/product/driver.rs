@@ -145,7 +145,8 @@ impl Context {
         Self {
             isa,
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the set is only available where tiles are usable.
+            // SAFETY: the CPU has AMX, since the set of this name is only available where tiles are usable; no
+            // pointer is passed.
             tiles: (takes_tile_registers && isa == Isa::Amx)
                 .then(|| unsafe { Tiles::configure(rows) }),
         }

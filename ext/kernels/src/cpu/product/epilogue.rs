@@ -68,7 +68,8 @@ impl Finish {
         if follows || !self.is_in_place() {
             #[cfg(target_arch = "x86_64")]
             if self.stored == Stored::Bf16 && multiplies_bf16(isa) {
-                // SAFETY: the caller vouches for the pointers, and who multiplies bf16 rounds to it.
+                // SAFETY: the caller vouches for the pointers; an `Isa` that multiplies bf16 comes from detection, so
+                // the CPU has AVX512-BF16.
                 return unsafe { finish_natively(self) };
             }
             // SAFETY: the caller vouches for the pointers.

@@ -188,8 +188,8 @@ impl WeightMatrix<f32> for PackedMatrix {
                     inputs,
                     cut: rows.cut.as_ref(),
                 };
-                // SAFETY: tasks begin with whole blocks, as `task_rows` asks for; the caller vouches for the
-                // rows, the sums and the workspace.
+                // SAFETY: tasks begin with whole blocks, as `task_rows` asks for; the caller vouches for the rows,
+                // the sums and the workspace; `Tiles` exists only on a CPU with AMX and AVX-512.
                 unsafe { parts::multiply(tiles, workspace, rows, matrix, tile, multiply) };
             }
         }

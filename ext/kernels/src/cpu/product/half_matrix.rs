@@ -264,7 +264,8 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
                 let place = tile.panel % self.wide_panels();
                 let in_wide =
                     tile.rows >= LEAST_IN_WIDE_PANELS || wide.holds(panel.as_ptr(), place);
-                // SAFETY: x and the panel are `depth` deep; the caller vouches for the sums.
+                // SAFETY: x and the panel are `depth` deep, and the caller vouches for the sums; an `Isa` comes from
+                // detection.
                 unsafe {
                     if in_wide {
                         wide.multiply(context.isa, operands, place, tile.rows, tile.sums)
@@ -331,7 +332,7 @@ pub fn bits<T: Element>(numbers: &[T]) -> &[u16] {
 unsafe fn multiply_bits(context: &Context, x: &[u16], panel: &[u32], tile: &Tile) {
     let (depth, sums) = (x.len() / BLOCK, tile.sums);
     let (bytes, ahead) = (size_of_val(panel), TASK_COLUMNS / PANEL);
-    // SAFETY: the caller vouches for the sizes and the instructions.
+    // SAFETY: x, the panel and the sums have the rows and the pairs, as the caller vouches, who has the instructions.
     unsafe {
         match &context.tiles {
             Some(tiles) => {

@@ -192,7 +192,8 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store_signed_bytes(to: *mut i8, v: Self::V) {
-        // SAFETY: whole numbers are their own nearest; the caller vouches for the room.
+        // SAFETY: the caller has room for the bytes at `to`; every CPU of this architecture has NEON. Whole numbers
+        // are their own nearest.
         unsafe { Self::store_nearest_bytes(to, v) }
     }
     #[inline(always)]

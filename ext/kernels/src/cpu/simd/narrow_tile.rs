@@ -77,8 +77,8 @@ pub(super) unsafe fn add_products(sums: &mut [[__m256; 4]; 3], turns: Turns, ask
     if turns.count == 0 {
         return;
     }
-    // SAFETY: the loop reads what the caller vouches for, four inputs a turn, and writes registers alone; a prefetch
-    // reads nothing and cannot fault.
+    // SAFETY: the loop reads what the caller vouches for, four inputs a turn, and writes registers alone; AVX2 and
+    // FMA are enabled. A prefetch reads nothing and cannot fault.
     unsafe {
         if asks {
             turns!(

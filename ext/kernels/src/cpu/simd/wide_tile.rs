@@ -102,8 +102,8 @@ pub(super) unsafe fn add_products(sums: &mut [[__m512; 2]; 12], turns: Turns, as
     if turns.count == 0 {
         return;
     }
-    // SAFETY: the loop reads what the caller vouches for, four inputs a turn, and writes registers alone; a prefetch
-    // reads nothing and cannot fault.
+    // SAFETY: the loop reads what the caller vouches for, four inputs a turn, and writes registers alone; AVX-512F is
+    // enabled. A prefetch reads nothing and cannot fault.
     unsafe {
         if asks {
             turns!(

@@ -94,13 +94,14 @@ unsafe fn multiply_with<S: Simd, const ADD: bool>(product: Product, rows: usize)
 
 #[inline(always)]
 unsafe fn multiply_fresh_with<S: Simd>(product: Product, rows: usize) {
-    // SAFETY: what the caller vouches for is what `multiply_with` asks for.
+    // SAFETY: the caller has the pointers and the instruction set of `S` as `multiply_with` asks for.
     unsafe { multiply_with::<S, false>(product, rows) }
 }
 
 #[inline(always)]
 unsafe fn multiply_onto_with<S: Simd>(product: Product, rows: usize) {
-    // SAFETY: what the caller vouches for is what `multiply_with` asks for; `out` holds numbers.
+    // SAFETY: the caller has the pointers and the instruction set of `S` as `multiply_with` asks for; `out` holds
+    // numbers.
     unsafe { multiply_with::<S, true>(product, rows) }
 }
 

@@ -63,7 +63,8 @@ macro_rules! methods {
         }
         #[inline(always)]
         unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
-            // SAFETY: what the caller vouches for is what `dot` asks for; the exclusive or touches registers alone.
+            // SAFETY: `x` has the four bytes that `dot` reads, as the caller vouches, who has its instruction; the
+            // exclusive or, of NEON, touches registers alone.
             unsafe { Self::dot(sums, veorq_u8(codes, vdupq_n_u8(0x80)), x) }
         }
         #[inline(always)]

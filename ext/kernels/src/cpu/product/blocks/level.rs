@@ -115,7 +115,8 @@ macro_rules! leveled {
             compiled!(neon_dot, "neon,dotprod", arm::NeonDot);
             #[cfg(target_arch = "aarch64")]
             compiled!(neon_matrices, "neon,i8mm", arm::NeonMatrices);
-            // SAFETY: a `Level` other than `Portable` comes from detection.
+            // SAFETY: the pointers are valid as the generic function asks for, for which the caller vouches; a
+            // `Level` other than `Portable` comes from detection, so the CPU has the features.
             unsafe {
                 match level {
                     Level::Portable => $generic::<simd::Portable>($($arg),*),

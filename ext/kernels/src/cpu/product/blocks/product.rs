@@ -80,7 +80,8 @@ unsafe fn half_codes<S: Integers, F: Format, const HALF: usize>(
     high: *const u8,
     levels: &[u8; 16],
 ) -> [S::V; 4] {
-    // SAFETY: the caller has a group's bits and the instruction set.
+    // SAFETY: `low` and `high` have the codes of a group of this format, as the caller vouches, who has the
+    // instruction set of `S`.
     unsafe {
         macro_rules! steps {
             ($($step:literal)*) => {
@@ -485,7 +486,7 @@ unsafe fn multiply_format<S: Integers, F: Format>(panels: &Panels<'_>, rows: Row
         let most = if tile.rows == 1 { S::PANELS } else { 1 };
         let together = left.div_ceil(left.div_ceil(most));
         let operands = (panels.at(panel), panels.stride);
-        // SAFETY: the caller vouches for the rows of x, the panels and the sums.
+        // SAFETY: the caller vouches for the rows of x, the panels and the sums, and has the instruction set of `S`.
         unsafe {
             let sums = tile.sums.at(0, panel * PANEL);
             match together {
@@ -568,7 +569,8 @@ impl Panels<'_> {
 #[inline(always)]
 unsafe fn multiply_panels_with<S: Integers>(panels: &Panels<'_>, x: &ByteRows, tile: Tile) {
     let rows = Rows::new(x, tile.row, panels.inputs / GROUP);
-    // SAFETY: the caller vouches for the rows of x and of the sums; a panel has all its blocks.
+    // SAFETY: the caller vouches for the rows of x and of the sums, and has the instruction set of `S`; a panel has
+    // all its blocks.
     unsafe {
         for_format!(
             panels.kind,

@@ -110,7 +110,7 @@ impl Bytes {
 
 #[inline(always)]
 unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: Bytes, groups: *mut Group, count: usize) {
-    // SAFETY: the caller vouches for `count` groups of x, and of every plane.
+    // SAFETY: the caller vouches for `count` groups of x, and of every plane, and has the instruction set of `S`.
     unsafe {
         for group in 0..count {
             let x = x.add(group * GROUP);
@@ -167,7 +167,8 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: Bytes, groups: *mut Group
 #[inline(always)]
 unsafe fn round_group<S: Simd>(x: *const f32, factor: f32, bytes: Bytes) -> [[i32; 2]; PLANES] {
     const HALF: usize = GROUP / 2;
-    // SAFETY: the caller vouches for a group of x and of both planes; what is rounded is at most 127.
+    // SAFETY: the caller vouches for a group of x and of both planes, and has the instruction set of `S`; what is
+    // rounded is at most 127.
     unsafe {
         let factor = S::splat(factor);
         let mut sums = [S::splat(0.0); 2 * PLANES];

@@ -92,7 +92,8 @@ unsafe fn fill(
     (x, stride, rows): (*const f32, usize, usize),
     (halves, kept): (*mut u16, *mut f32),
 ) {
-    // SAFETY: the caller vouches for the rows, and for room.
+    // SAFETY: x has `rows` rows of a group, `stride` apart, and the halves and what is kept have room for a tile of
+    // rows, as the caller vouches; AVX-512BW and AVX-512DQ are enabled.
     unsafe {
         let mut largest = [0f32; TILE];
         for (row, largest) in largest.iter_mut().enumerate().take(rows) {
@@ -167,7 +168,7 @@ unsafe fn store_parts(to: *mut u16, whole: [__m512; 2]) {
         }
         places
     };
-    // SAFETY: the caller vouches for room.
+    // SAFETY: `UPPER` is a vector, and the caller vouches for room for both parts; AVX-512BW is enabled.
     unsafe {
         // Beside this, numbers are rounded to 256.
         let large = _mm512_set1_ps(1.5 * (1u32 << 31) as f32);

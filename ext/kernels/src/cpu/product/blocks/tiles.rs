@@ -89,7 +89,8 @@ pub(super) unsafe fn multiply_panels(
             // SAFETY: the caller vouches for the sums.
             sums: unsafe { tile.sums.at(0, panel * PANEL) },
         };
-        // SAFETY: the caller vouches for the operands; a CPU with tiles has the features.
+        // SAFETY: x has `count` rows of whole groups and the panel as many groups, the sums have room for the rows,
+        // as the caller vouches; a CPU with AMX has the AVX-512 features of `multiply`.
         unsafe {
             for_format!(
                 panels.kind,
@@ -115,7 +116,8 @@ unsafe fn multiply<F: Format>(tiles: &Tiles, operands: Operands) {
     let mut room = MaybeUninit::<Room>::uninit();
     let halves = Halves::new::<F>();
     let width = operands.width;
-    // SAFETY: batches write what they read; the caller vouches for the operands.
+    // SAFETY: a batch writes what it reads of `room`; panel, x and sums are valid for the groups and rows, as the
+    // caller vouches; the AVX-512 features are enabled, and `Tiles` exists only on a CPU with AMX.
     unsafe {
         let (open, found) = {
             let room = room.as_mut_ptr();
@@ -191,7 +193,8 @@ impl Halves {
     /// second and fourth.
     #[inline(always)]
     unsafe fn lay_open<F: Format>(&self, from: *const u8, to: *mut u16) {
-        // SAFETY: the caller vouches for the group and for room.
+        // SAFETY: `from` has the codes of a group and `to` room for its numbers, as the caller vouches, who has
+        // AVX-512BW and AVX512-VNNI.
         unsafe {
             let none = <Avx512 as Simd>::splat(0.0);
             let (low, high) = Place::new::<F>([none; 2], from, 0).planes;
@@ -214,7 +217,8 @@ impl Halves {
     /// The codes in the lower bytes.
     #[inline(always)]
     unsafe fn of<F: Format>(&self, codes: __m512i) -> __m512i {
-        // SAFETY: the caller vouches for the instructions.
+        // SAFETY: the tables are arrays as long as what is read of them; the caller has AVX-512BW, and the rest
+        // touches registers alone.
         unsafe {
             if F::WIDE {
                 let number = |codes: __m512i| {
@@ -262,7 +266,8 @@ struct Found {
 impl RowSums<Avx512Dot> for Found {
     #[inline(always)]
     unsafe fn of(&self, row: usize) -> __m512 {
-        // SAFETY: the caller vouches for the row.
+        // SAFETY: the sums have the row, and those of a second tile where they are apart, as the caller vouches, who
+        // has AVX-512F.
         unsafe {
             let from = self.at.add(row * PANEL);
             let sum = <Avx512 as Simd>::load(from);
@@ -286,7 +291,8 @@ impl Batch {
     /// Has tiles sum up a group.
     #[inline(always)]
     unsafe fn multiply<F: Format>(&self, tiles: &Tiles, number: usize) {
-        // SAFETY: the caller vouches for the group.
+        // SAFETY: x, the codes and the ring of sums have the group, as the caller vouches; `Tiles` exists only on a
+        // CPU with AMX.
         unsafe {
             let x = self.x.add(number * 2 * FILLED);
             let (parts, open) = ([x, x.add(FILLED)], self.open.add(number * OPEN));
@@ -307,7 +313,8 @@ impl Batch {
     /// Scales the sums of `R` rows, of which the last may be none, and adds them up.
     #[inline(always)]
     unsafe fn add<F: Format, const R: usize>(&self, tiles: &Tiles) {
-        // SAFETY: the caller vouches for the batch and its sums.
+        // SAFETY: the batch has `count` groups and the sums `wanted` rows of a vector, as the caller vouches, who has
+        // AVX-512 and its VNNI; `Tiles` exists only on a CPU with AMX.
         unsafe {
             let mut totals = [<Avx512 as Simd>::splat(0.0); R];
             if !self.is_first {
@@ -339,7 +346,8 @@ impl Batch {
         totals: &mut [<Avx512 as Simd>::V; R],
         number: usize,
     ) {
-        // SAFETY: the caller vouches for the group.
+        // SAFETY: the panel, what was kept of x and the ring of sums have the group, as the caller vouches, who has
+        // AVX-512 and its VNNI.
         unsafe {
             let block = self.at.add(number / F::GROUPS * F::BLOCK_BYTES);
             let place = Place::new::<F>(

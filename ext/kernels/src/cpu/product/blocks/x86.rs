@@ -213,7 +213,7 @@ impl Integers for Avx2Dot {
     }
     #[inline(always)]
     unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
-        // SAFETY: what the caller vouches for is what `dot` asks for.
+        // SAFETY: `x` has the four bytes that `dot` reads, unaligned, as the caller vouches, who has its instruction.
         unsafe { Self::dot(sums, codes, x) }
     }
 }
@@ -262,7 +262,7 @@ impl Integers for Avx512Dot {
     }
     #[inline(always)]
     unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
-        // SAFETY: what the caller vouches for is what `dot` asks for.
+        // SAFETY: `x` has the four bytes that `dot` reads, unaligned, as the caller vouches, who has its instruction.
         unsafe { Self::dot(sums, codes, x) }
     }
 }

@@ -39,7 +39,7 @@ unsafe fn vnni_tile<const R: usize>(operands: Operands, sums: Sums) {
 /// x and the sums, which are written as i32, have the rows, and the CPU has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn multiply_vnni(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and the depth, as the caller vouches; AVX512-VNNI is enabled.
     unsafe {
         in_row_tiles!(rows, most 12, (row, HEIGHT) => {
             let x = operands.x.add(row * operands.depth);
@@ -83,7 +83,7 @@ unsafe fn avx_vnni_tile<const R: usize>(operands: Operands, sums: Sums) {
 /// As above.
 #[target_feature(enable = "avx2,avxvnni")]
 pub(super) unsafe fn multiply_avx_vnni(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and the depth, as the caller vouches; AVX-VNNI is enabled.
     unsafe {
         in_row_tiles!(rows, most 6, (row, HEIGHT) => {
             let x = operands.x.add(row * operands.depth);
@@ -132,7 +132,7 @@ unsafe fn avx2_tile<const R: usize>(operands: Operands, sums: Sums) {
 /// As above.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn multiply_avx2(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and the depth, as the caller vouches; AVX2 is enabled.
     unsafe {
         in_row_tiles!(rows, most 4, (row, HEIGHT) => {
             let x = operands.x.add(row * operands.depth);

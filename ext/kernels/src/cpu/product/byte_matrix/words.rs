@@ -76,7 +76,7 @@ unsafe fn tile<const R: usize>(operands: Operands, sums: Sums) {
 /// x, as words, and the sums, which are written as i32, have the rows, and the CPU has AVX-512BW.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn multiply(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and the depth, as the caller vouches; AVX-512BW is enabled.
     unsafe {
         in_row_tiles!(rows, most 6, (row, HEIGHT) => {
             let x = operands.x.add(row * operands.depth * size_of::<i16>());

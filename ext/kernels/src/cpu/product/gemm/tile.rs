@@ -67,7 +67,7 @@ impl<const R: usize> Reading<R> {
     #[inline(always)]
     unsafe fn number<S: Simd>(&self, r: usize, input: usize) -> S::V {
         let row = self.rows[r / 4];
-        // SAFETY: the caller vouches for the row and its number.
+        // SAFETY: the caller vouches for the row and its number, and has the instruction set of `S`.
         unsafe {
             let row = match r % 4 {
                 0 => row,
@@ -91,7 +91,8 @@ impl<const R: usize> Reading<R> {
         input: usize,
     ) {
         let from = self.panel.wrapping_add(input * PANEL);
-        // SAFETY: the caller vouches for the input; what is asked for ahead may lie anywhere.
+        // SAFETY: the caller vouches for the input, and has the instruction set of `S`; what is asked for ahead may
+        // lie anywhere.
         unsafe {
             if ASKS {
                 let ahead = self.ahead.wrapping_add(input * self.ahead_step);

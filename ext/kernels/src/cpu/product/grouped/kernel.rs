@@ -205,7 +205,7 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
 
 #[inline(always)]
 unsafe fn multiply_format<S: Decode, F: Format>(operands: Operands<'_>, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the operands and the sums.
+    // SAFETY: the caller vouches for the operands and the sums, and has the instruction set of `S`.
     unsafe {
         for first in (0..PANEL).step_by(S::LANES) {
             in_row_tiles!(rows, most if S::REGISTERS > 16 { MOST_ROWS } else { 2 }, (row, HEIGHT) => {
@@ -226,7 +226,7 @@ unsafe fn multiply_with<S: Decode>(
     rows: usize,
     sums: Sums,
 ) {
-    // SAFETY: the caller vouches for the operands and the sums.
+    // SAFETY: the caller vouches for the operands and the sums, and has the instruction set of `S`.
     unsafe {
         match kind {
             BlockType::Nf4 | BlockType::Fp4 => multiply_format::<S, Levels>(operands, rows, sums),

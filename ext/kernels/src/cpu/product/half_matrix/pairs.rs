@@ -49,7 +49,7 @@ unsafe fn tile<const R: usize>(operands: Operands, sums: Sums) {
 /// x and the sums have the rows, and the CPU has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn multiply(operands: Operands, rows: usize, sums: Sums) {
-    // SAFETY: the caller vouches for the sizes.
+    // SAFETY: x, the panel and the sums have the rows and the pairs, as the caller vouches; AVX512-BF16 is enabled.
     unsafe {
         in_row_tiles!(rows, most 12, (row, HEIGHT) => {
             let x = operands.x.add(row * operands.pairs);

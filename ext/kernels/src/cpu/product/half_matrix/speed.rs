@@ -48,7 +48,7 @@ pub unsafe fn pairs_are_faster() -> bool {
             unsafe { multiply_cached_panel(Isa::Avx512, black_box(singles), ROWS, to) }
         });
         of_pairs = shortest_of(of_pairs, || {
-            // SAFETY: as above, with half of the memory.
+            // SAFETY: as above, with half of the memory; the caller vouches for AVX512-BF16.
             unsafe { pairs::multiply(black_box(pairs), ROWS, to) }
         });
     }

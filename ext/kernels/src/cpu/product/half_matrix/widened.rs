@@ -106,7 +106,8 @@ impl WidePanels {
         // The panel behind this one, whose inputs take a cache line each, is widened next.
         let line = LINE / size_of::<f32>();
         let next = (panel.cast::<f32>().wrapping_add(depth * line), line);
-        // SAFETY: there is room for the panel; the caller vouches for the rest.
+        // SAFETY: there is room for the panel; the caller vouches for the rows, the panels and the sums, and an `Isa`
+        // comes from detection.
         unsafe {
             widen(isa, (panel, to), depth, operands.is_bf16);
             multiply_panel(isa, of_rows(0), next, first, sums);

@@ -93,7 +93,7 @@ unsafe fn store([a, b, c, d]: [__m512i; 4], to: *mut Line) {
     let second = _mm512_permutex2var_epi32(c, lower, d);
     let lowest = _mm512_shuffle_i64x2::<0x44>(first, second);
     for (part, numbers) in [highest, middle, lowest].into_iter().enumerate() {
-        // SAFETY: the caller vouches for the lines, which are aligned.
+        // SAFETY: the caller vouches for the lines, which are aligned; AVX-512F is enabled.
         unsafe { _mm512_store_si512(to.add(part * TILE).cast(), numbers) };
     }
 }
@@ -107,7 +107,7 @@ pub(super) unsafe fn cut(row: &[f32], unit: f32, to: *mut Line) {
     let factor = _mm512_set1_ps(scale::factor(unit));
     let mut steps = row.chunks_exact(STEP);
     let whole = steps.len();
-    // SAFETY: a step has four vectors; the caller vouches for the lines.
+    // SAFETY: a step has four vectors, and the caller vouches for the lines; AVX-512BW is enabled.
     unsafe {
         for (step, numbers) in steps.by_ref().enumerate() {
             let vector = |number| _mm512_loadu_ps(numbers.as_ptr().add(number * LANES));
@@ -143,7 +143,7 @@ unsafe fn split(row: &[f32], unit: f32, to: *mut Line, mut found: impl FnMut(usi
                 outliers &= outliers - 1;
             }
         }
-        // SAFETY: the caller vouches for the lines of every step.
+        // SAFETY: the caller vouches for the lines of every step; AVX-512BW is enabled.
         unsafe { store(vectors.map(|v| parts(v, factor)), to.add(step * LINES)) };
     }
 }
@@ -172,7 +172,7 @@ pub(super) unsafe fn cut_row(
     for unit in [unit].into_iter().chain(std::iter::once_with(trimmed)) {
         outliers.truncate(before);
         let found = |input, value| outliers.push(Outlier::new(input, number, value));
-        // SAFETY: as above.
+        // SAFETY: as above: the caller vouches for the lines and for AVX-512.
         unsafe { split(row, unit, to, found) };
         if outliers.len() - before <= scale::MOST_OUTLIERS {
             return unit;
@@ -196,7 +196,7 @@ pub(super) unsafe fn cut_rest(row: &[f32], unit: f32, to: *mut Line) {
             let whole = _mm512_roundscale_ps::<_MM_FROUND_TO_NEAREST_INT>(scaled);
             let rest = _mm512_mul_ps(_mm512_sub_ps(scaled, whole), _mm512_set1_ps(256.0));
             let rest = _mm512_cvt_roundps_epi32::<NEAREST>(rest);
-            // SAFETY: the caller vouches for the line, which has four vectors of 16 bytes.
+            // SAFETY: the caller vouches for the line, which has four vectors of 16 bytes; AVX-512F is enabled.
             unsafe {
                 let line = to.add(step * TILE).cast::<__m128i>();
                 _mm_store_si128(line.add(number), _mm512_cvtsepi32_epi8(rest));

@@ -125,7 +125,7 @@ impl Matrix {
         // The byte goes to the top, and back to the bottom with its sign.
         let up = _mm_cvtsi32_si128(24 - 8 * (input % 4) as i32);
         let byte = |line: &Line| {
-            // SAFETY: a line is a vector, and aligned as such.
+            // SAFETY: a line is a vector, and aligned as such; AVX-512F is enabled.
             let fours = unsafe { _mm512_load_si512(line.0.as_ptr().cast()) };
             _mm512_srai_epi32::<24>(_mm512_sll_epi32(fours, up))
         };
@@ -138,7 +138,7 @@ impl Matrix {
             let whole = _mm512_add_epi32(_mm512_slli_epi32::<8>(upper), low);
             let (whole, rest) = (_mm512_cvtepi32_ps(whole), _mm512_cvtepi32_ps(rest));
             let whole = _mm512_fmadd_ps(rest, _mm512_set1_ps(1.0 / 256.0), whole);
-            // SAFETY: a line of units is a vector of f32, and half a column is as long.
+            // SAFETY: a line of units is a vector of f32, and half a column is as long; AVX-512F is enabled.
             unsafe {
                 let unit = _mm512_load_ps(units[half].0.as_ptr().cast());
                 let lowest = _mm512_mul_ps(unit, _mm512_set1_ps(1.0 / 65536.0));

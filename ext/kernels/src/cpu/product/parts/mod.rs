@@ -266,8 +266,8 @@ unsafe fn multiply_parts<T: ByteTiles>(
     for (column, (panel_units, panel)) in halves.enumerate() {
         let blocks = blocks.chunks_exact(half).zip(units.chunks(TILE));
         for (number, (block, units)) in blocks.enumerate() {
-            // SAFETY: the block has the lines of its rows, and tiles have no more rows that matter; the
-            // caller vouches for the sums.
+            // SAFETY: the block has the lines of its rows, and tiles have no more rows that matter; the caller
+            // vouches for the sums and the CPU.
             unsafe {
                 let to = tile.sums.at(number * TILE, column * TILE);
                 let is_far = number == 0;
@@ -277,7 +277,7 @@ unsafe fn multiply_parts<T: ByteTiles>(
             }
         }
     }
-    // SAFETY: the last block was stored.
+    // SAFETY: the last block was stored, and its sums have room as above; the caller vouches for the CPU.
     unsafe { levels.join(&mut waiting, TILE) };
 }
 
@@ -298,7 +298,8 @@ unsafe fn multiply_block<T: ByteTiles>(
         if far {
             tiles::ask_for(panel.as_ptr().wrapping_add(AHEAD), LINES);
         }
-        // SAFETY: rows and panel have the step; the caller vouches for the levels.
+        // SAFETY: rows and panel have the step; the caller vouches for the levels; matrices in parts exist only with
+        // AVX-512.
         unsafe {
             tiles.add(rows.as_ptr().cast(), panel.as_ptr());
             levels.join(waiting, rows_of_step);

@@ -107,7 +107,7 @@ fn column_of(rows: &[f32], inputs: usize, input: usize) -> Column {
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn add_columns(split: &Columns, x: &[f32], inputs: usize, sums: Sums) {
     for (number, row) in x.chunks_exact(inputs).enumerate() {
-        // SAFETY: the caller vouches for the sums of this row.
+        // SAFETY: the caller vouches for the sums of this row, and a column is a panel; AVX-512F is enabled.
         unsafe {
             let to = sums.row(number);
             let mut low = _mm512_loadu_ps(to);
@@ -149,7 +149,7 @@ pub(super) unsafe fn add_outliers(
             held = (outlier.input, matrix.column(panel, outlier.input));
         }
         let value = _mm512_set1_ps(outlier.value());
-        // SAFETY: the caller vouches for the sums of this row; a column has as many numbers.
+        // SAFETY: the caller vouches for the sums of this row; a column has as many numbers; AVX-512F is enabled.
         unsafe {
             let to = sums.row(outlier.row - first);
             for half in [0, PANEL / 2] {

@@ -44,7 +44,8 @@ impl ByteTiles for Tiles {
 
     #[inline(always)]
     unsafe fn add(&self, rows: *const Line, panel: *const Line) {
-        // SAFETY: the caller vouches for the step's lines, and the tiles are configured, so the CPU has them.
+        // SAFETY: the lines of rows and panel have a step, as the caller vouches; the tiles are configured, so the
+        // CPU has AMX.
         unsafe {
             asm!(
                 "tileloadd tmm5, [{b} + {line}]",
@@ -91,7 +92,7 @@ impl ByteTiles for Tiles {
 /// Asks for lines that will be read soon; the address may be anything.
 pub(super) fn ask_for(first: *const Line, lines: usize) {
     for line in 0..lines {
-        // SAFETY: asking touches nothing.
+        // SAFETY: a prefetch touches nothing and cannot fault, at any address; SSE belongs to every x86-64.
         unsafe {
             asm!(
                 "prefetcht0 [{}]",
