@@ -1,4 +1,4 @@
-//! Tokenizers of encoders from the files of checkpoints without a `tokenizer.json`, against transformers, and files that
+//! Tokenizers of encoders from the files of checkpoints without a `tokenizer.json`, against transformers; files that
 //! are refused or damaged.
 
 use std::path::{Path, PathBuf};
