@@ -70,7 +70,9 @@ module SeededEncoders
     end
     File.write(File.join(folder, "config.json"), JSON.generate(config))
     weights = { "seed" => record(name)["seed"], "tensors" => tensors(name, head, labels) }
-    File.binwrite(File.join(folder, "model.safetensors"), SeededModels.safetensors(weights))
+    # The same for several heads.
+    @elements ||= {}
+    File.binwrite(File.join(folder, "model.safetensors"), SeededModels.safetensors(weights, known: @elements))
   end
 
   # @return [Hash] the tensors of a body and its head, the last matrix with rows for so many labels
