@@ -35,9 +35,9 @@ RSpec.describe SeededEncoders do
         end
       end
 
-      next_heads = described_class::HEADS & record.keys
+      heads = described_class::HEADS & record.keys
 
-      if next_heads.include?("masked")
+      if heads.include?("masked")
         it "fills masks" do
           described_class.each_case(name, "masked", Candle::MaskedLM) do |model, example|
             found = model.fill(example.text, top_k: example.rows[0].size)
@@ -49,7 +49,7 @@ RSpec.describe SeededEncoders do
         end
       end
 
-      if next_heads.include?("sequence")
+      if heads.include?("sequence")
         it "classifies pairs" do
           described_class.each_case(name, "sequence", Candle::Classifier) do |model, example|
             first, second = example.pair
@@ -71,7 +71,7 @@ RSpec.describe SeededEncoders do
         end
       end
 
-      if next_heads.include?("token")
+      if heads.include?("token")
         it "tags tokens" do
           described_class.each_case(name, "token", Candle::NER) do |model, example|
             found = model.predict_tokens(example.text).to_h { |token| [token["index"], token["probabilities"].values] }
@@ -82,27 +82,32 @@ RSpec.describe SeededEncoders do
         end
       end
 
-      if next_heads.include?("question")
+      if heads.include?("question")
         it "answers questions" do
+          compared = 0
           described_class.each_case(name, "question", Candle::QuestionAnswerer) do |model, example|
             question, context = example.pair
             answers = model.answer(question, context, top_k: 10_000, max_answer_length: example.ids.size)
             score = answers.to_h { |answer| [answer[:start]...answer[:end], answer[:score]] }
-            width = described_class.word(0).size
             whole = score.fetch(0...context.size)
             middle, last = example.rows.values_at(example.ids.size / 2, example.ids.size - 1)
-            unique = ->(id) { example.halves.last.one?(id) }
-            first_id, last_id = example.halves.last.values_at(0, -1)
-            expect_ratio(whole, score.fetch(0...width), last[1] - middle[1]) if unique[first_id]
-            end_only = (context.size - width)...context.size
-            expect_ratio(whole, score.fetch(end_only), middle[0] - last[0]) if unique[last_id]
-            expect(unique[first_id] || unique[last_id]).to be(true)
+            # Equal words are one answer, so that only words that stand once are compared.
+            ids = example.halves.last
+            width = described_class.word(0).size
+            places = { 0...width => last[1] - middle[1], (context.size - width)...context.size => middle[0] - last[0] }
+            places = places.zip([ids.first, ids.last]).filter_map { |place, id| place if ids.one?(id) }
+            places.each { |place, expected| expect_ratio(whole, score.fetch(place), expected) }
+            compared += places.size
           end
+          expect(compared).to be >= 2
         end
       end
 
       { "masked" => Candle::MaskedLM, "sequence" => Candle::Classifier, "token" => Candle::NER,
         "question" => Candle::QuestionAnswerer }.each do |head, model_class|
+        # Beside a bias that not every checkpoint has, the embeddings are all of this one's head.
+        next if name == "eurobert-tied" && head == "masked"
+
         it "has no #{head} head without its tensors" do
           expect { described_class.each_case(name, "body", model_class) { nil } }.to raise_error(Candle::Error, /head/)
         end

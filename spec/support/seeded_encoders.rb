@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "seeded_models"
+
 # The encoders of spec/fixtures/seeded_encoders as whole checkpoints. Their tokenizer has one word per id, so that a
 # text becomes the ids of a fixture's case, and a template of special tokens gives the second half of a case its types.
 module SeededEncoders
