@@ -41,7 +41,7 @@ module Tasks
     def table
       rows = @supported.map do |model|
         [code([model[:model_type]]), model[:tasks].join(", "), model[:formats].join(", "), code(model[:architectures]),
-         model[:devices].join(", "), compared.include?(model[:model_type]) ? "transformers" : "–"]
+         model[:devices].join(", "), reference(model[:model_type])]
       end
       header = ["`model_type`", "tasks", "formats", "GGUF architectures", "devices", "compared with"]
       [header, ["---"] * header.size, *rows].map { |row| "| #{row.join(" | ")} |\n" }.join
@@ -51,13 +51,30 @@ module Tasks
       names.empty? ? "–" : names.map { |name| "`#{name}`" }.join(", ")
     end
 
-    # The model types of all checkpoints whose results transformers has written, parts of a checkpoint included.
+    # @return [String] what wrote the results that a model type is compared with
+    def reference(type)
+      return "transformers" if compared[false]&.include?(type)
+
+      compared[true]&.include?(type) ? "PyTorch" : "–"
+    end
+
+    # The model types of all checkpoints with results, parts of a checkpoint included, by whether code of this project
+    # wrote them, since transformers has none for the type.
     def compared
       folders = "{tiny,seeded,seeded_encoders,seeded_vlms,seeded_pictures,seeded_readers}"
-      @compared ||= Dir[File.join(FIXTURES, folders, "**", "config.json")].flat_map do |path|
-        config = JSON.parse(File.read(path))
-        [config, *config.values.grep(Hash)].map { |part| part["model_type"] }
-      end.compact.uniq
+      paths = Dir[File.join(FIXTURES, folders, "**", "config.json")]
+      @compared ||= paths.group_by { |path| written_here?(path) }.transform_values do |some|
+        some.flat_map { |path| model_types(JSON.parse(File.read(path))) }.compact.uniq
+      end
+    end
+
+    def model_types(config)
+      [config, *config.values.grep(Hash)].map { |part| part["model_type"] }
+    end
+
+    def written_here?(config)
+      expected = File.join(File.dirname(config), "expected.json")
+      File.file?(expected) && File.read(expected, 10) == '{"torch": '
     end
   end
 end

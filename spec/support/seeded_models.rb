@@ -42,12 +42,13 @@ module SeededModels
     folder
   end
 
+  # @param known [Hash] elements that were made before, and those that are made now
   # @return [String] the bytes of a safetensors file
-  def safetensors(description)
+  def safetensors(description, known: {})
     header = {}
     data = description["tensors"].each_with_object("".b) do |(name, tensor), bytes|
       start = bytes.bytesize
-      bytes << elements(name, description["seed"], tensor)
+      bytes << (known[[name, description["seed"], tensor]] ||= elements(name, description["seed"], tensor))
       header[name] = { dtype: tensor["dtype"], shape: tensor["shape"], data_offsets: [start, bytes.bytesize] }
     end
     header = JSON.generate(header)

@@ -1,12 +1,14 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "json"
+require "tmpdir"
 
 RSpec.describe Candle::GLiClass do
   let(:folder) { "spec/fixtures/tiny/gliclass" }
   let(:model) { described_class.from_pretrained(folder, device: "cpu") }
 
-  %w[gliclass gliclass-weighted gliclass-mlp gliclass-hopfield].each do |name|
+  %w[gliclass gliclass-weighted gliclass-mlp gliclass-hopfield gliclass-bi].each do |name|
     it "scores as the library gliclass does with #{name}" do
       path = "spec/fixtures/tiny/#{name}"
       model = described_class.from_pretrained(path, device: "cpu")
@@ -34,6 +36,29 @@ RSpec.describe Candle::GLiClass do
     expect(long.size).to eq(2)
     expect { short.classify("a", labels: Array.new(30) { |n| "city #{n}" }) }
       .to raise_error(Candle::InvalidInputError, /fewer labels/)
+  end
+
+  it "reads labels apart from the text in a bi-encoder, of which each text is cut" do
+    model = described_class.from_pretrained("spec/fixtures/tiny/gliclass-bi", device: "cpu", max_length: 8)
+    labels = Array.new(40) { |number| "city #{number}" }
+    long, longer = model.classify(["the lazy dog " * 20, "the lazy dog " * 50], labels: labels)
+    expect(long.size).to eq(40)
+    expect(longer).to eq(long)
+    few = model.classify("the lazy dog", labels: labels.first(2)).to_h { |entry| entry.values_at(:label, :score) }
+    all = model.classify("the lazy dog", labels: labels).to_h { |entry| entry.values_at(:label, :score) }
+    few.each { |label, score| expect(all[label]).to be_within(1e-5).of(score) }
+  end
+
+  it "refuses bi-encoders that pool padding, and other architectures" do
+    config = JSON.parse(File.read("spec/fixtures/tiny/gliclass-bi/config.json"))
+    { "pooling_strategy" => "avg", "architecture_type" => "bi-encoder-fused" }.each do |key, value|
+      Dir.mktmpdir do |path|
+        FileUtils.cp_r("spec/fixtures/tiny/gliclass-bi/.", path)
+        File.write(File.join(path, "config.json"), JSON.generate(config.merge(key => value)))
+        expect { described_class.from_pretrained(path, device: "cpu") }
+          .to raise_error(Candle::UnsupportedModelError, /#{key}/)
+      end
+    end
   end
 
   it "runs zero-shot-classification, and is told by its files" do

@@ -4,7 +4,7 @@ Candle::Native.complete(:GLiClass)
 
 module Candle
   # How well texts fit labels that a call names, in one forward pass for all labels. Loads GLiClass checkpoints with one
-  # encoder for texts and labels.
+  # encoder for texts and labels, or one for each.
   #
   # @example
   #   model = Candle::GLiClass.from_pretrained("spec/fixtures/tiny/gliclass")

@@ -575,11 +575,7 @@ pub(super) fn subfolder(
     let inside = |name: &str| format!("{path}/{name}");
     let weights = ["model.safetensors", "pytorch_model.bin"];
     let mut folder = None;
-    for name in TokenizerFiles::NAMES
-        .iter()
-        .chain(&weights)
-        .chain(&["config.json"])
-    {
+    for name in TokenizerFiles::NAMES.iter().chain(&weights) {
         if let Some(found) = files.file(&inside(name), cancel)? {
             folder = found.parent().map(Path::to_owned);
         }

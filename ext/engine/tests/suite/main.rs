@@ -57,6 +57,7 @@ mod vector_index;
 mod verification;
 mod vision;
 mod vlm;
+mod vocabulary_files;
 mod weight_files;
 mod weights;
 mod windows;

@@ -126,8 +126,8 @@ fn files_beside_a_model_that_lie_are_refused_with_the_reason() {
         (
             "t5",
             "tokenizer_config.json",
-            br#"{"tokenizer_class": "AlbertTokenizer"}"#,
-            "Albert",
+            br#"{"tokenizer_class": "XLNetTokenizer"}"#,
+            "XLNet",
         ),
         (
             "marian",

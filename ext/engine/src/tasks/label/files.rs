@@ -34,6 +34,8 @@ pub enum ScorerKind {
 #[derive(Clone, Debug)]
 pub struct LabelConfig {
     pub encoder: RawConfig,
+    /// Of the encoder that reads labels by themselves, where they have one, and the model whose tokenizer it uses.
+    pub labels: Option<(RawConfig, String)>,
     pub scorer: ScorerKind,
     pub pooling: TextPooling,
     /// Whether labels stand before the text.
@@ -58,15 +60,13 @@ impl LabelConfig {
             ));
         }
         refuse_others(raw)?;
-        let encoder = raw
-            .opt_nested("encoder_config")?
-            .ok_or_else(|| Error::corrupt(raw.file(), "it has no encoder_config"))?;
-        let encoder = encoder.with_defaults(json!({"model_type": "deberta-v2"}));
-        let encoder = match encoder.model_type()? {
-            Some("t5") => encoder.with(json!({"architectures": ["T5EncoderModel"]})),
-            Some("mt5") => encoder.with(json!({"architectures": ["MT5EncoderModel"]})),
-            Some("umt5") => encoder.with(json!({"architectures": ["UMT5EncoderModel"]})),
-            _ => encoder,
+        let encoder = encoder(raw, "encoder_config")?;
+        let labels = match raw.opt_string("architecture_type")? {
+            Some(APART) => {
+                let base = raw.opt_string("label_model_name")?.unwrap_or_default();
+                Some((encoder_of_labels(raw)?, base.to_owned()))
+            }
+            _ => None,
         };
         let flag =
             |name: &str, usual: bool| -> Result<bool> { Ok(raw.opt_bool(name)?.unwrap_or(usual)) };
@@ -82,6 +82,7 @@ impl LabelConfig {
         let act = raw.opt_string("projector_hidden_act")?.unwrap_or("gelu");
         Ok(Self {
             encoder,
+            labels,
             scorer: scorer(raw)?,
             pooling: pooling(raw)?,
             labels_first: flag("prompt_first", false)?,
@@ -98,6 +99,33 @@ impl LabelConfig {
             activation: activation(act, raw.file())?,
         })
     }
+}
+
+/// What `architecture_type` is called where labels have an encoder of their own.
+const APART: &str = "bi-encoder";
+
+fn encoder(raw: &RawConfig, name: &str) -> Result<RawConfig> {
+    let encoder = raw
+        .opt_nested(name)?
+        .ok_or_else(|| Error::corrupt(raw.file(), format!("it has no {name}")))?;
+    let encoder = encoder.with_defaults(json!({"model_type": "deberta-v2"}));
+    Ok(match encoder.model_type()? {
+        Some("t5") => encoder.with(json!({"architectures": ["T5EncoderModel"]})),
+        Some("mt5") => encoder.with(json!({"architectures": ["MT5EncoderModel"]})),
+        Some("umt5") => encoder.with(json!({"architectures": ["UMT5EncoderModel"]})),
+        _ => encoder,
+    })
+}
+
+fn encoder_of_labels(raw: &RawConfig) -> Result<RawConfig> {
+    if pooling(raw)? != TextPooling::First {
+        return Err(Error::unsupported(
+            raw.file(),
+            "a bi-encoder whose pooling_strategy is not first is unsupported: the library also pools the padding \
+             behind its labels",
+        ));
+    }
+    encoder(raw, "label_model_config")
 }
 
 fn scorer(raw: &RawConfig) -> Result<ScorerKind> {
@@ -135,11 +163,13 @@ fn refuse_others(raw: &RawConfig) -> Result<()> {
         .opt_string("architecture_type")?
         .unwrap_or("uni-encoder")
     {
-        "uni-encoder" => {}
+        "uni-encoder" | APART => {}
         other => {
             return Err(Error::unsupported(
                 raw.file(),
-                format!("architecture_type {other:?} is unsupported; known is uni-encoder"),
+                format!(
+                    "architecture_type {other:?} is unsupported; known are uni-encoder and {APART}"
+                ),
             ))
         }
     }

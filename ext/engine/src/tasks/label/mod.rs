@@ -1,5 +1,6 @@
 //! Labels that a call names, and how well each fits a text: one forward pass for all of them (GLiClass).
 
+mod apart;
 mod files;
 mod scorer;
 
@@ -13,10 +14,11 @@ use crate::{CancelToken, Error, Result};
 use base::runtime::stats::Reading;
 use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
-use formats::text::tokenizer::{Detail, Encoding, Tokenizer};
+use formats::text::tokenizer::{Detail, Encoding, Tokenizer, Truncation};
 use formats::weights::{Prefixed, WeightSource};
 
 use super::loading::{Checkpoint, LoadOptions, LoadedModel, ModelInfo};
+use apart::LabelEncoder;
 use files::{LabelConfig, LABEL, SEPARATOR};
 use scorer::{Projector, Scorer};
 
@@ -26,19 +28,20 @@ const USUAL_LENGTH: usize = 1024;
 pub struct LabelModel {
     loaded: LoadedModel,
     config: LabelConfig,
+    apart: Option<LabelEncoder>,
     of_text: Projector,
     of_labels: Projector,
     scorer: Scorer,
     lstm: Option<Lstm>,
-    /// Of logits whose vectors are normalized.
+    /// Of logits whose vectors are normalized, and of all of a bi-encoder.
     scale: f32,
     length: usize,
 }
 
-/// What the head reads of a text: its pooled state, and the states of its labels.
+/// What the head reads of a text: its pooled state, and the states of its labels, where they are read with it.
 struct States {
     text: Vec<f32>,
-    labels: Vec<f32>,
+    labels: Option<Vec<f32>>,
 }
 
 impl LabelModel {
@@ -59,6 +62,7 @@ impl LabelModel {
         let target = (source.as_ref(), (&checkpoint.opened, checkpoint.dtype));
         let of_text = Projector::read(target, "model.text_projector", config.activation)?;
         let of_labels = Projector::read(target, "model.classes_projector", config.activation)?;
+        let apart = LabelEncoder::load(files, &checkpoint, &source, &config, cancel)?;
         let scorer = Scorer::read(target, config.scorer)?;
         let lstm = if config.lstm {
             Some(Lstm::read(
@@ -70,7 +74,8 @@ impl LabelModel {
         } else {
             None
         };
-        let scale = if source.has("model.logit_scale") && config.normalizes {
+        let scales = config.normalizes || apart.is_some();
+        let scale = if source.has("model.logit_scale") && scales {
             let scale = source.tensor(
                 "model.logit_scale",
                 Some(DType::F32),
@@ -90,6 +95,9 @@ impl LabelModel {
         of_labels.list(inventory)?;
         scorer.list(inventory)?;
         lstm.iter().try_for_each(|lstm| lstm.list(inventory))?;
+        if let Some(apart) = &apart {
+            inventory.add(apart.inventory());
+        }
         loaded.info.architecture = "GLiClass".to_owned();
         let positions = loaded.body.max_positions().unwrap_or(usize::MAX);
         let length = options.max_length.unwrap_or(USUAL_LENGTH).min(positions);
@@ -97,6 +105,7 @@ impl LabelModel {
         Ok(Self {
             loaded,
             config,
+            apart,
             of_text,
             of_labels,
             scorer,
@@ -127,9 +136,15 @@ impl LabelModel {
         multi_label: bool,
         cancel: &CancelToken,
     ) -> Result<Vec<Vec<f32>>> {
+        let apart = match &self.apart {
+            Some(encoder) if !labels.is_empty() => {
+                Some(self.projected(&encoder.embed(labels, cancel)?)?)
+            }
+            _ => None,
+        };
         let tokens = threads::map(texts, |_, text| self.tokens(text.as_ref(), labels, cancel))?;
         let states = self.states(&tokens, labels.len(), cancel)?;
-        let rows = threads::map(&states, |_, states| self.logits(states))?;
+        let rows = threads::map(&states, |_, states| self.logits(states, apart.as_ref()))?;
         rows.into_iter()
             .map(|logits| {
                 self.loaded.info.check_numbers(&logits)?;
@@ -147,6 +162,18 @@ impl LabelModel {
 
     /// A text with its labels. Of what is too long the text is cut, so that every label remains.
     fn tokens(&self, text: &str, labels: &[String], cancel: &CancelToken) -> Result<Tokens> {
+        if self.apart.is_some() {
+            let alone = self
+                .loaded
+                .tokenizer
+                .with_truncation(Some(Truncation::new(self.length)));
+            return Ok(Tokens::from(&alone.encode(
+                text,
+                true,
+                Detail::Ids,
+                cancel,
+            )?));
+        }
         let labels: String = labels
             .iter()
             .map(|label| format!("{LABEL}{label}"))
@@ -220,6 +247,11 @@ impl LabelModel {
         let (total, width) = rows.dims2()?;
         let rows = rows.to_dtype(DType::F32)?;
         let values: Vec<f32> = rows.flatten_all()?.to_vec1()?;
+        if self.apart.is_some() {
+            let mut text = self.config.pooling.pool(&values, width, total);
+            text.resize(width, 0.0);
+            return Ok(States { text, labels: None });
+        }
         let row = |at: usize| &values[at * width..(at + 1) * width];
         let is_text = |&id: &u32| Some(id) == self.config.text_token;
         let first = ids.iter().position(is_text).unwrap_or(0);
@@ -271,11 +303,16 @@ impl LabelModel {
         }
         Ok(States {
             text,
-            labels: of_labels,
+            labels: Some(of_labels),
         })
     }
 
-    fn logits(&self, states: &States) -> Result<Vec<f32>> {
+    fn projected(&self, labels: &Tensor) -> Result<Tensor> {
+        self.of_labels.forward(labels, self.config.normalizes)
+    }
+
+    /// `apart` are the labels' vectors where these were read by themselves.
+    fn logits(&self, states: &States, apart: Option<&Tensor>) -> Result<Vec<f32>> {
         let device = self.loaded.info.device.open()?;
         let width = self.loaded.body.hidden_size();
         let tensor = |values: &[f32]| -> Result<Tensor> {
@@ -284,9 +321,11 @@ impl LabelModel {
         };
         let normalizes = self.config.normalizes;
         let text = self.of_text.forward(&tensor(&states.text)?, normalizes)?;
-        let labels = self
-            .of_labels
-            .forward(&tensor(&states.labels)?, normalizes)?;
+        let labels = match (apart, &states.labels) {
+            (Some(labels), _) => labels.clone(),
+            (None, Some(labels)) => self.projected(&tensor(labels)?)?,
+            (None, None) => return Ok(Vec::new()),
+        };
         let logits = self.scorer.logits(&text, &labels)?;
         Ok(logits.into_iter().map(|logit| logit * self.scale).collect())
     }

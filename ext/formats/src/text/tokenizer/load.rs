@@ -12,7 +12,7 @@ use tokenizers::AddedToken;
 use super::segmenter::Segmenter;
 use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
-use super::{engine_error, guard, vocabulary_files, Shared, SpecialTokens, Tokenizer};
+use super::{classes, engine_error, guard, vocabulary_files, Shared, SpecialTokens, Tokenizer};
 use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::text::chat_template::ChatTemplates;
 use crate::{CancelToken, Error, Result};
@@ -39,6 +39,10 @@ pub struct TokenizerFiles {
     pub sentence_piece_bpe: Option<PathBuf>,
     /// `source.spm`
     pub sentence_piece_source: Option<PathBuf>,
+    /// `sentencepiece.model`
+    pub sentence_piece_model: Option<PathBuf>,
+    /// `config.json`, which names the tokenizer's class where no other file does.
+    pub model_config: Option<PathBuf>,
     pub chat_template_jinja: Option<PathBuf>,
     pub chat_template_json: Option<PathBuf>,
     /// `additional_chat_templates/<name>.jinja`
@@ -47,7 +51,7 @@ pub struct TokenizerFiles {
 
 impl TokenizerFiles {
     /// Every file name this reads, for those who have to fetch them.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 13] = [
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
@@ -57,6 +61,8 @@ impl TokenizerFiles {
         "spiece.model",
         "sentencepiece.bpe.model",
         "source.spm",
+        "sentencepiece.model",
+        "config.json",
         "chat_template.jinja",
         "chat_template.json",
     ];
@@ -74,6 +80,8 @@ impl TokenizerFiles {
             sentence_piece: find("spiece.model"),
             sentence_piece_bpe: find("sentencepiece.bpe.model"),
             sentence_piece_source: find("source.spm"),
+            sentence_piece_model: find("sentencepiece.model"),
+            model_config: find("config.json"),
             chat_template_jinja: find("chat_template.jinja"),
             chat_template_json: find("chat_template.json"),
             named_chat_templates: named_templates(directory),
@@ -99,6 +107,8 @@ impl TokenizerFiles {
             found.sentence_piece = find("spiece.model")?;
             found.sentence_piece_bpe = find("sentencepiece.bpe.model")?;
             found.sentence_piece_source = find("source.spm")?;
+            found.sentence_piece_model = find("sentencepiece.model")?;
+            found.model_config = find("config.json")?;
         }
         let directory = found.config.as_deref().and_then(Path::parent);
         if let Some(directory) = directory.filter(|_| files.is_local()) {
@@ -114,6 +124,7 @@ impl TokenizerFiles {
             || self.sentence_piece.is_some()
             || self.sentence_piece_bpe.is_some()
             || self.sentence_piece_source.is_some()
+            || self.sentence_piece_model.is_some()
     }
 }
 
@@ -204,8 +215,14 @@ pub(super) fn from_file(path: &Path) -> Result<Tokenizer> {
 }
 
 pub(super) fn from_files(files: &TokenizerFiles) -> Result<Tokenizer> {
-    let config = read_optional_object(files.config.as_deref())?;
+    let mut config = read_optional_object(files.config.as_deref())?;
     let map = read_optional_object(files.special_tokens_map.as_deref())?;
+    if files.tokenizer.is_none() && config["tokenizer_class"].as_str().is_none() {
+        let model = read_optional_object(files.model_config.as_deref())?;
+        if let Some(class) = classes::of_model(&model) {
+            config["tokenizer_class"] = class.into();
+        }
+    }
     let Built {
         mut core,
         unknown,
@@ -251,11 +268,11 @@ fn read_core(files: &TokenizerFiles, config: &Value, map: &Value) -> Result<Buil
     } else if let (Some(vocab), Some(merges)) = (&files.vocab_json, &files.merges) {
         vocabulary_files::byte_level_bpe(vocab, merges, config)?
     } else if let Some(vocab) = &files.vocab_txt {
-        vocabulary_files::word_piece(vocab, config)?
+        vocabulary_files::lines(vocab, config)?
     } else {
         return Err(Error::Tokenizer(format!(
             "{} has no tokenizer: none of tokenizer.json, vocab.json with merges.txt, vocab.txt, spiece.model, \
-             sentencepiece.bpe.model, and source.spm with vocab.json is there. Save the tokenizer with transformers \
+             sentencepiece.bpe.model, sentencepiece.model, and source.spm with vocab.json is there. Save the tokenizer with transformers \
              (AutoTokenizer.from_pretrained(...).save_pretrained(...)) to get a tokenizer.json",
             files.source.display()
         )));
@@ -280,8 +297,11 @@ fn from_sentence_piece(
     if let Some(path) = &files.sentence_piece_bpe {
         return match vocab {
             Some(vocab) => sentence_piece::m2m100(path, vocab, config).map(Some),
-            None => sentence_piece::nllb(path, config, map).map(Some),
+            None => sentence_piece::multilingual(path, config, map).map(Some),
         };
+    }
+    if let Some(path) = &files.sentence_piece_model {
+        return sentence_piece::rembert(path, config).map(Some);
     }
     match &files.sentence_piece {
         Some(path) => sentence_piece::spiece(path, config).map(Some),

@@ -4,6 +4,7 @@
 //! padding belong to the handle. The pipeline of the `tokenizers` crate is driven from here, so
 //! that it can be cancelled and so that a handle with other options costs no copy of the vocabulary.
 
+mod classes;
 mod gguf;
 mod guard;
 mod load;

@@ -5,27 +5,104 @@ use std::path::Path;
 use serde_json::{json, Value};
 use tokenizers::decoders::wordpiece::WordPiece as WordPieceDecoder;
 use tokenizers::models::bpe::{Vocab, BPE};
+use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::processors::bert::BertProcessing;
 use tokenizers::processors::roberta::RobertaProcessing;
+use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-use super::engine_error;
 use super::load::read_text;
 use super::special_tokens::content_of;
+use super::{classes, engine_error};
 use crate::{Error, Result};
 
-/// BERT's `vocab.txt`: one token per line, the line number is its id.
-pub(super) fn word_piece(path: &Path, config: &Value) -> Result<(tokenizers::Tokenizer, usize)> {
+/// `vocab.txt`: one token per line, the line number is its id.
+pub(super) fn lines(path: &Path, config: &Value) -> Result<(tokenizers::Tokenizer, usize)> {
+    classes::refuse_foreign(config, path)?;
     let text = read_text(path)?;
     let mut vocab = Vocab::default();
     for (id, token) in text.lines().enumerate() {
         let id = u32::try_from(id).map_err(|_| Error::corrupt(path, "it has too many lines"))?;
         vocab.insert(token.trim_end_matches('\r').to_owned(), id);
     }
+    let esm = match classes::name(config) {
+        "" => vocab.contains_key("<cls>") && !vocab.contains_key("[CLS]"),
+        class => class == "Esm",
+    };
+    let core = if esm {
+        whole_tokens(vocab, config, path)?
+    } else {
+        word_piece(vocab, config, path)?
+    };
+    Ok((core, text.len().saturating_mul(8)))
+}
+
+/// ESM's: every token of the vocabulary is one wherever it stands, the longest first; what lies between them is cut at
+/// white space, and unknown.
+fn whole_tokens(vocab: Vocab, config: &Value, path: &Path) -> Result<tokenizers::Tokenizer> {
+    let vocab: Vocab = vocab
+        .into_iter()
+        .map(|(token, id)| (token.trim().to_owned(), id))
+        .collect();
+    let named = |role: &str, usual: &str| content_of(&config[role]).unwrap_or(usual).to_owned();
+    let token = |role: &str, usual: &str| -> Result<(String, u32)> {
+        let content = named(role, usual);
+        let id = vocab.get(&content).copied();
+        let id = id.ok_or_else(|| {
+            Error::corrupt(path, format_args!("the token {content:?} is missing"))
+        })?;
+        Ok((content, id))
+    };
+    let (cls, end) = (token("cls_token", "<cls>")?, token("eos_token", "<eos>")?);
+    let (unknown, _) = token("unk_token", "<unk>")?;
+    let special = [
+        cls.0.clone(),
+        end.0.clone(),
+        unknown.clone(),
+        named("pad_token", "<pad>"),
+        named("mask_token", "<mask>"),
+    ];
+    let mut whole: Vec<(u32, AddedToken)> = vocab
+        .iter()
+        .filter(|(token, _)| !token.is_empty())
+        .map(|(token, &id)| {
+            let added = AddedToken::from(token.clone(), special.contains(token));
+            (id, added.normalized(false))
+        })
+        .collect();
+    whole.sort_by_key(|(id, _)| *id);
+    let template = TemplateProcessing::builder()
+        .try_single(vec![cls.0.clone(), "$A".to_owned(), end.0.clone()])
+        .and_then(|template| {
+            let pair = [cls.0.as_str(), "$A", &end.0, "$B:0", &end.0];
+            template.try_pair(pair.map(str::to_owned).to_vec())
+        })
+        .map_err(|error| Error::Tokenizer(format!("cannot place special tokens: {error}")))?
+        .special_tokens(vec![cls, end])
+        .build()
+        .map_err(|error| Error::Tokenizer(format!("cannot place special tokens: {error}")))?;
+    let model = WordLevel::builder()
+        .vocab(vocab)
+        .unk_token(unknown)
+        .build()
+        .map_err(engine_error)?;
+    let mut core = tokenizers::Tokenizer::new(model);
+    core.with_pre_tokenizer(Some(WhitespaceSplit));
+    core.with_post_processor(Some(template));
+    let whole = whole.into_iter().map(|(_, token)| token);
+    let (special, others): (Vec<_>, Vec<_>) = whole.partition(|token| token.special);
+    core.add_special_tokens(special).map_err(engine_error)?;
+    core.add_tokens(others).map_err(engine_error)?;
+    Ok(core)
+}
+
+/// BERT's.
+fn word_piece(vocab: Vocab, config: &Value, path: &Path) -> Result<tokenizers::Tokenizer> {
     let named = |role: &str, usual: &str| content_of(&config[role]).unwrap_or(usual).to_owned();
     let unknown = named("unk_token", "[UNK]");
     let id_of = |token: &str| {
@@ -66,8 +143,11 @@ pub(super) fn word_piece(path: &Path, config: &Value) -> Result<(tokenizers::Tok
     core.with_post_processor(Some(BertProcessing::new((sep, sep_id), (cls, cls_id))));
     core.with_decoder(Some(WordPieceDecoder::default()));
     core.add_special_tokens(special).map_err(engine_error)?;
-    Ok((core, text.len().saturating_mul(8)))
+    Ok(core)
 }
+
+/// Classes whose texts stand between `<s>` and `</s>`, with two of the latter between those of a pair.
+const LIKE_ROBERTA: [&str; 6] = ["Bart", "LED", "Longformer", "Luke", "Mvp", "Roberta"];
 
 /// GPT-2's and RoBERTa's `vocab.json` with `merges.txt`.
 pub(super) fn byte_level_bpe(
@@ -75,6 +155,7 @@ pub(super) fn byte_level_bpe(
     merges_path: &Path,
     config: &Value,
 ) -> Result<(tokenizers::Tokenizer, usize)> {
+    classes::refuse_foreign(config, vocab_path)?;
     let vocab_text = read_text(vocab_path)?;
     let vocab: Vocab = serde_json::from_str::<std::collections::HashMap<String, u32>>(&vocab_text)
         .map_err(|error| {
@@ -92,21 +173,43 @@ pub(super) fn byte_level_bpe(
         Some((content.to_owned(), *vocab.get(content)?))
     };
     let add_prefix_space = config["add_prefix_space"].as_bool().unwrap_or(false);
-    let class = config["tokenizer_class"].as_str().unwrap_or_default();
+    let class = classes::name(config);
     let bytes = (vocab_text.len() + merges_text.len()).saturating_mul(4);
-    if class.starts_with("CLIP") || (class.is_empty() && vocab.contains_key(CLIP_START)) {
+    if class == "CLIP" || (class.is_empty() && vocab.contains_key(CLIP_START)) {
         let core = clip_bpe(vocab, merges, config, (vocab_path, merges_path))?;
         return Ok((core, bytes));
     }
-    let roberta = class.starts_with("Roberta")
-        || (class.is_empty() && vocab.contains_key("<s>") && vocab.contains_key("<mask>"));
+    let ends = vocab.keys().filter(|token| token.ends_with(WORD_END));
+    if ends.count() > vocab.len() / 10 {
+        return Err(classes::refuse_word_ends(vocab_path));
+    }
+    let has = |tokens: [&str; 2]| tokens.iter().all(|token| vocab.contains_key(*token));
+    let roberta = LIKE_ROBERTA.contains(&class) || (class.is_empty() && has(["<s>", "<mask>"]));
+    let deberta = class == "Deberta" || (class.is_empty() && has(["[CLS]", "[SEP]"]));
     let usual = |content: &str| Some((content.to_owned(), *vocab.get(content)?));
-    let cls = boundaries("cls_token").or_else(|| usual("<s>"));
-    let sep = boundaries("sep_token").or_else(|| usual("</s>"));
-    let special: Vec<AddedToken> = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>"]
+    let names = if deberta {
+        ["[CLS]", "[SEP]"]
+    } else {
+        ["<s>", "</s>"]
+    };
+    let cls = boundaries("cls_token").or_else(|| usual(names[0]));
+    let sep = boundaries("sep_token").or_else(|| usual(names[1]));
+    if (roberta || deberta) && (cls.is_none() || sep.is_none()) {
+        return Err(Error::corrupt(
+            vocab_path,
+            "it has no tokens to begin and end a text with (cls_token and sep_token)",
+        ));
+    }
+    let special: &[&str] = if deberta {
+        &["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    } else {
+        &["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>"]
+    };
+    let masks = ["<mask>", "[MASK]"];
+    let special: Vec<AddedToken> = special
         .iter()
         .filter(|token| vocab.contains_key(**token))
-        .map(|token| AddedToken::from(*token, true).lstrip(*token == "<mask>"))
+        .map(|token| AddedToken::from(*token, true).lstrip(masks.contains(token)))
         .collect();
     let model = BPE::builder()
         .vocab_and_merges(vocab, merges)
@@ -119,6 +222,8 @@ pub(super) fn byte_level_bpe(
         (true, Some(cls), Some(sep)) => RobertaProcessing::new(sep, cls)
             .add_prefix_space(add_prefix_space)
             .into(),
+        // One token between the texts of a pair, as its checkpoints were trained; transformers 5 has two.
+        (false, Some(cls), Some(sep)) if deberta => BertProcessing::new(sep, cls).into(),
         _ => ByteLevel::new(add_prefix_space, true, true)
             .trim_offsets(false)
             .into(),
@@ -128,6 +233,8 @@ pub(super) fn byte_level_bpe(
     Ok((core, bytes))
 }
 
+/// What other vocabularies mark the last piece of a word with.
+const WORD_END: &str = "</w>";
 const CLIP_START: &str = "<|startoftext|>";
 const CLIP_END: &str = "<|endoftext|>";
 

@@ -26,7 +26,7 @@ const M2M100: &str = "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en
     yi yo zh zu";
 const WMT21: &str = "en ha is ja cs ru zh de";
 
-fn named<'a>(config: &'a Value, role: &str, usual: &'a str) -> &'a str {
+pub(super) fn named<'a>(config: &'a Value, role: &str, usual: &'a str) -> &'a str {
     content_of(&config[role]).unwrap_or(usual)
 }
 
@@ -42,20 +42,30 @@ fn count(config: &Value, key: &str, usual: u64, path: &Path) -> Result<u64> {
     }
 }
 
-/// T5's and Pegasus' `spiece.model`.
+/// T5's, Pegasus', ALBERT's, FNet's and BigBird's `spiece.model`.
 pub fn spiece(path: &Path, config: &Value) -> Result<Built> {
-    let class = config["tokenizer_class"].as_str().unwrap_or("T5Tokenizer");
-    let class = class.trim_end_matches("Fast").trim_end_matches("Tokenizer");
-    match class {
+    match classes::name(config) {
         "Pegasus" => pegasus(path, config),
-        "T5" | "MT5" => t5(path, config),
+        "" | "T5" | "MT5" => t5(path, config),
+        "Albert" | "FNet" => encoders::albert(path, config),
+        "BigBird" => encoders::big_bird(path, config),
         other => Err(Error::unsupported(
             path,
             format_args!(
-                "the checkpoint's tokenizer is a {other}Tokenizer, whose SentencePiece file is not read; T5, MT5 and \
-                 Pegasus are known. Save the tokenizer with transformers to get a tokenizer.json"
+                "the checkpoint's tokenizer is a {other}Tokenizer, whose SentencePiece file is not read; T5, MT5, \
+                 Pegasus, Albert, FNet and BigBird are known. Save the tokenizer with transformers to get a \
+                 tokenizer.json"
             ),
         )),
+    }
+}
+
+/// XLM-RoBERTa's, CamemBERT's and NLLB's `sentencepiece.bpe.model`.
+pub fn multilingual(path: &Path, config: &Value, map: &Value) -> Result<Built> {
+    match classes::name(config) {
+        "XLMRoberta" => encoders::xlm_roberta(path, config),
+        "Camembert" => encoders::camembert(path, config),
+        _ => nllb(path, config, map),
     }
 }
 
@@ -150,7 +160,7 @@ pub fn m2m100(path: &Path, vocab: &Path, config: &Value) -> Result<Built> {
 
 /// NLLB's `sentencepiece.bpe.model`: four tokens of its own, the pieces, then the languages that the
 /// configuration lists.
-pub fn nllb(path: &Path, config: &Value, map: &Value) -> Result<Built> {
+fn nllb(path: &Path, config: &Value, map: &Value) -> Result<Built> {
     let model = SentencePieceModel::read(path)?;
     let unknown = named(config, "unk_token", "<unk>");
     let end = named(config, "eos_token", "</s>");

@@ -1,7 +1,9 @@
 //! Tokenizers of checkpoints that have SentencePiece's files instead of a `tokenizer.json`: T5 and
 //! Pegasus (`spiece.model`), Marian (`source.spm` beside `vocab.json`), M2M100 and NLLB
-//! (`sentencepiece.bpe.model`, the former beside `vocab.json`).
+//! (`sentencepiece.bpe.model`, the former beside `vocab.json`); and of encoders, XLM-RoBERTa and CamemBERT
+//! (`sentencepiece.bpe.model`), ALBERT, FNet and BigBird (`spiece.model`), and RemBERT (`sentencepiece.model`).
 
+mod encoders;
 mod families;
 mod proto;
 
@@ -21,10 +23,11 @@ use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrappe
 
 use super::load::{boundary_template, read_text};
 use super::special_tokens::content_of;
-use super::{engine_error, guard};
+use super::{classes, engine_error, guard};
 use crate::{Error, Result};
 
-pub(super) use families::{m2m100, marian, nllb, spiece};
+pub(super) use encoders::rembert;
+pub(super) use families::{m2m100, marian, multilingual, spiece};
 use proto::{Algorithm, Piece, PieceKind, SentencePieceModel};
 
 /// What SentencePiece writes for a space.
@@ -48,10 +51,12 @@ pub(super) struct Unknown {
 /// How white space is treated beside the model's own table of characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spaces {
-    /// Words are cut apart first (T5).
+    /// Words are cut apart first (T5, XLM-RoBERTa, ALBERT).
     Split,
-    /// Several become one (Pegasus, NLLB).
+    /// Several become one (Pegasus, NLLB, BigBird).
     Joined,
+    /// Nothing beside what was done before the table (RemBERT).
+    Kept,
     /// As the model's file says, which is to drop those around a text too (Marian, M2M100).
     Own,
 }
@@ -107,6 +112,17 @@ impl Vocabulary {
     }
 
     fn build(self, model: &SentencePieceModel, spaces: Spaces, path: &Path) -> Result<Built> {
+        self.build_after(Vec::new(), model, spaces, path)
+    }
+
+    /// The same, with texts normalized by `before` first.
+    fn build_after(
+        self,
+        before: Vec<NormalizerWrapper>,
+        model: &SentencePieceModel,
+        spaces: Spaces,
+        path: &Path,
+    ) -> Result<Built> {
         let bytes = self.tokens.iter().map(|t| 4 * (t.text.len() + 48)).sum();
         let beyond = self.known < self.tokens.len() as u32;
         let unknown = Unknown {
@@ -119,7 +135,8 @@ impl Vocabulary {
             Algorithm::Bpe => pieces.bpe(path)?.into(),
         };
         let mut core = tokenizers::Tokenizer::new(cutter);
-        let normalizers = normalizers(model, spaces, path)?;
+        let own = normalizers(model, spaces, path)?;
+        let normalizers: Vec<_> = before.into_iter().chain(own).collect();
         if !normalizers.is_empty() {
             core.with_normalizer(Some(Sequence::new(normalizers)))
                 .map_err(engine_error)?;
@@ -134,7 +151,7 @@ impl Vocabulary {
             Spaces::Split => {
                 PreTokenizers::new(vec![WhitespaceSplit.into(), marks.clone().into()]).into()
             }
-            Spaces::Joined | Spaces::Own => marks.clone().into(),
+            Spaces::Joined | Spaces::Kept | Spaces::Own => marks.clone().into(),
         }));
         core.with_decoder(Some(marks));
         Ok(Built {
@@ -211,10 +228,15 @@ fn normalizers(
         normalizers.push(Strip::new(true, true).into());
     }
     if strips || spaces == Spaces::Joined {
-        let several = ReplacePattern::Regex(" {2,}".to_owned());
-        normalizers.push(Replace::new(several, " ").map_err(engine_error)?.into());
+        normalizers.push(joined_spaces()?);
     }
     Ok(normalizers)
+}
+
+/// One space in place of several.
+fn joined_spaces() -> Result<NormalizerWrapper> {
+    let several = ReplacePattern::Regex(" {2,}".to_owned());
+    Ok(Replace::new(several, " ").map_err(engine_error)?.into())
 }
 
 /// `vocab.json`: ids by token.
