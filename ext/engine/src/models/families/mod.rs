@@ -62,7 +62,6 @@ use formats::weights::WeightSource;
 use kernels::{Activation, ClampedGlu, RopeKind};
 
 use serde_json::json;
-use std::path::Path;
 
 use config_json::*;
 use encoder_decoder::{bart_like, bart_stacks, stack, BartLike};
