@@ -18,7 +18,7 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 12] = [
+const SHARED: [&str; 13] = [
     "mod.rs",
     "disentangled.rs",
     "encoder_shared.rs",
@@ -29,6 +29,7 @@ const SHARED: [&str; 12] = [
     "state_shared.rs",
     "from_gguf.rs",
     "from_json.rs",
+    "mmproj_words.rs",
     "paligemma.rs",
     "colmodernvbert.rs",
 ];

@@ -21,6 +21,21 @@ pub fn turned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     Ok(config)
 }
 
+/// GLM's, of models that see too: the converter has put the halves of what rotates together in a row.
+pub fn in_sections(file: &GgufFile<'_>, mut config: DecoderConfig) -> Result<DecoderConfig> {
+    let key = file.key("rope.dimension_sections");
+    let lengths = file.metadata().opt_i64s(&key)?;
+    if let (Some(_), Some(rope)) = (lengths, config.relative.rope_mut()) {
+        let turned = rope.pairing == RopeKind::Interleaved;
+        rope.pairing = RopeKind::Half;
+        rope.axes = RopeAxes::Sections(gguf_sections(file)?);
+        if turned {
+            config.row_order = RowOrder::Changed;
+        }
+    }
+    Ok(config)
+}
+
 fn gguf_sections(file: &GgufFile<'_>) -> Result<[usize; 3]> {
     let key = file.key("rope.dimension_sections");
     sections(file.metadata().opt_i64s(&key)?)
