@@ -69,7 +69,8 @@ use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use qwen_shared::{
     grid_theta, in_blocks, in_sections, in_windows, qwen_vision, qwen_windowed_vision,
-    rope_sections, sectioned_gguf, stacked_experts, take_turns, tied_outside, turned_gguf,
+    rope_sections, sectioned_gguf, stacked_experts, take_turns, take_turns_gguf, tied_outside,
+    turned_gguf,
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
 use seq2seq_names::*;
