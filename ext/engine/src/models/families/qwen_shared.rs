@@ -21,7 +21,7 @@ pub fn turned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     Ok(config)
 }
 
-/// GLM's, of models that see too: the converter has put the halves of what rotates together in a row.
+/// GLM's, of vision-language models too: the converter has put the halves of what rotates together in a row.
 pub fn in_sections(file: &GgufFile<'_>, mut config: DecoderConfig) -> Result<DecoderConfig> {
     let key = file.key("rope.dimension_sections");
     let lengths = file.metadata().opt_i64s(&key)?;
