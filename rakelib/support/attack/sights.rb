@@ -26,7 +26,7 @@ class Sights
 
   # @return [Array<String>] files that may be damaged
   def damageable(folder)
-    found = Dir.children(folder).grep(/config\.json\z|\Atokenizer\.json\z|\Ammproj|\.safetensors\z/)
+    found = Dir.children(folder).grep(/config\.json\z|\Atokenizer\.json\z|\Ammproj.*\.gguf\z|\.safetensors\z/)
     # Configurations are most of what people write themselves.
     (found.grep(/config/) * 3) + found
   end
