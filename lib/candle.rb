@@ -121,9 +121,10 @@ module Candle
   #   llama[:tasks] # => [:llm, :embedding, :reranker, :classifier, :ner]
   #   llama[:formats] # => ["safetensors", "pytorch", "gguf"]
   #
-  # @return [Array<Hash>] `{model_type:, tasks:, formats:, architectures:, devices:}`, sorted: `tasks` are keys of
-  #   {ModelKind::CLASSES}, each of which needs a checkpoint with the head for it, `architectures` what GGUF files call
-  #   the model, and `devices` those that this build can use
+  # @return [Array<Hash>] `{model_type:, tasks:, formats:, architectures:, projectors:, devices:}`, sorted: `tasks` are
+  #   keys of {ModelKind::CLASSES}, each of which needs a checkpoint with the head for it, `architectures` what GGUF
+  #   files call the model, `projectors` what `mmproj` files beside them call the part for images (without one, GGUF
+  #   files are read for texts only), and `devices` those that this build can use
   def self.supported_models
     SupportedModels.list
   end

@@ -3,12 +3,14 @@
 require "fileutils"
 
 module Tasks
-  # Pictures of what detectors, segmenters and depth estimators find, and a page that shows them.
+  # What classes for images return, as pictures and as texts, and a page that shows them.
   class Gallery
     ROOT = File.expand_path("../..", __dir__)
     FOLDER = File.join(ROOT, "docs/guides/gallery")
     IMAGES = %w[photo flower].freeze
-    # What stands in each row, and what is drawn.
+    # Of texts, in tokens.
+    LENGTH = 8
+    # What stands in each row, and what is drawn or written.
     ROWS = {
       "`ObjectDetector#detect` with YOLOS" => :boxes,
       "`ObjectDetector#detect` with OWL-ViT and `labels:`" => :named_boxes,
@@ -17,14 +19,21 @@ module Tasks
       "`ImageSegmenter#segment` with Mask2Former and `kind: :instance`: the best thing" => :thing,
       "`ImageSegmenter#segment` with SAM and `points:`" => :mask,
       "`ImageSegmenter#segment` with SAM 2 and `points:`" => :second_mask,
-      "`DepthEstimator#estimate` with Depth Anything" => :depth
+      "`DepthEstimator#estimate` with Depth Anything" => :depth,
+      "`ImageClassifier#classify` with ViT: the best label" => :label,
+      "`CLIP#classify_image` with CLIP and two labels" => :own_label,
+      "`DocumentReader#read` with Donut" => :page,
+      "`DocumentReader#read` with Florence-2 and `task: :caption`" => :caption,
+      "`VLM#describe` with LLaVA" => :answer,
+      "`VLM#ask` with Qwen2.5-VL" => :second_answer
     }.freeze
     INTRODUCTION = <<~TEXT
       # Gallery
 
-      What the classes for images return, drawn by `rake doc:gallery`. The checkpoints are the tiny ones of this
-      repository: their weights are random, so that boxes, masks and depths show the form of results and nothing of
-      the images. [Images](../images.md) says how each class is called.
+      What the classes for images return, written by `rake doc:gallery`. The checkpoints are the tiny ones of this
+      repository: their weights are random, so that boxes, masks, labels and texts show the form of results and
+      nothing of the images. The packages that `rake models` fetches have no real weights of models for images.
+      [Images](../images.md) says how each class is called.
     TEXT
 
     # @return [void]
@@ -40,8 +49,17 @@ module Tasks
     def cell(name, method)
       file = "#{name}-#{method}.png"
       image = Candle::Image.open(File.join(ROOT, "spec/fixtures/images/#{name}.png"))
-      send(method, image).save(File.join(FOLDER, file))
+      found = send(method, image)
+      return quoted(found) unless found.is_a?(Candle::Image)
+
+      found.save(File.join(FOLDER, file))
       "![#{name}](#{file})"
+    end
+
+    # Whatever a model of random weights writes, in a cell of a table.
+    def quoted(found)
+      text = found.inspect.gsub(/[|`]/) { |mark| "\\u{#{mark.ord.to_s(16)}}" }
+      "`#{text}`"
     end
 
     def model(kind, folder)
@@ -79,6 +97,32 @@ module Tasks
 
     def second_mask(image)
       mask(image, "sam2")
+    end
+
+    def label(image)
+      best = model(:ImageClassifier, "vit-classifier").classify(image).first
+      best.merge(score: best[:score].round(3))
+    end
+
+    def own_label(image)
+      found = model(:CLIP, "clip").classify_image(image, %w[tower flower])
+      found.map { |one| one.merge(score: one[:score].round(3)) }
+    end
+
+    def page(image)
+      model(:DocumentReader, "donut").read(image, max_length: LENGTH)
+    end
+
+    def caption(image)
+      model(:DocumentReader, "florence2").read(image, task: :caption, max_length: LENGTH)
+    end
+
+    def answer(image)
+      model(:VLM, "llava").describe(image, max_length: LENGTH)
+    end
+
+    def second_answer(image)
+      model(:VLM, "qwen2.5-vl").ask(image, "What is it?", max_length: LENGTH)
     end
 
     def depth(image)

@@ -40,11 +40,19 @@ module Tasks
 
     def table
       rows = @supported.map do |model|
-        [code([model[:model_type]]), model[:tasks].join(", "), model[:formats].join(", "), code(model[:architectures]),
-         model[:devices].join(", "), reference(model[:model_type])]
+        [code([model[:model_type]]), model[:tasks].join(", "), formats(model), code(model[:architectures]),
+         code(model[:projectors]), model[:devices].join(", "),
+         reference(model[:model_type])]
       end
-      header = ["`model_type`", "tasks", "formats", "GGUF architectures", "devices", "compared with"]
+      header = ["`model_type`", "tasks", "formats", "GGUF architectures", "`mmproj` projectors", "devices",
+                "compared with"]
       [header, ["---"] * header.size, *rows].map { |row| "| #{row.join(" | ")} |\n" }.join
+    end
+
+    # A decoder's GGUF file alone reads no images.
+    def formats(model)
+      blind = model[:tasks].include?(:vlm) && model[:projectors].empty?
+      model[:formats].join(", ").sub("gguf", blind ? "gguf (texts only)" : "gguf")
     end
 
     def code(names)

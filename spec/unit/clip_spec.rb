@@ -21,6 +21,25 @@ RSpec.describe Candle::CLIP do
     end
   end
 
+  it "runs MetaCLIP 2 as transformers does" do
+    source = File.expand_path("../fixtures/seeded_pictures/metaclip_2-pair", __dir__)
+    texts, pictures = JSON.parse(File.read(File.join(source, "expected.json")))["cases"].partition { |one| one["text"] }
+    paths = pictures.map { |one| File.expand_path("../fixtures/images/#{one["picture"]}", __dir__) }
+    Dir.mktmpdir do |folder|
+      FileUtils.cp(Dir[File.join(source, "*.json")], folder)
+      weights = SeededModels.safetensors(JSON.parse(File.read(File.join(source, "tensors.json"))))
+      File.binwrite(File.join(folder, "model.safetensors"), weights)
+      model = described_class.from_pretrained(folder, device: "cpu")
+      labels = texts.map { |one| one["text"] }
+      expect(model.embed_text(labels)).to be_near(texts.map { |one| one["vector"] }, 1e-4)
+      expect(model.embed_image(paths)).to be_near(pictures.map { |one| one["vector"] }, 1e-4)
+      scores = model.classify_image(paths, labels, template: "{}").map do |list|
+        list.to_h { |one| one.values_at(:label, :score) }.values_at(*labels)
+      end
+      expect(scores).to be_near(pictures.map { |one| one["scores"] }, 1e-4)
+    end
+  end
+
   it "takes images in every form, alone and in batches", :gc_stress do
     path = images.first
     alone = clip.embed_image(path)

@@ -41,6 +41,15 @@ RSpec.describe Candle::ModelKind do
       File.write(File.join(directory, "config.json"), "{")
       expect { described_class.of(directory) }
         .to raise_error(Candle::CorruptModelError, "config.json is not valid JSON")
+      ['"text"', "[1]", "0.5"].each do |text|
+        File.write(File.join(directory, "config.json"), text)
+        expect { described_class.of(directory) }
+          .to raise_error(Candle::CorruptModelError, "config.json is not a JSON object")
+        expect { Candle::DocumentReader.from_pretrained(directory) }.to raise_error(Candle::Error)
+      end
+      config = { architectures: ["BertForSequenceClassification"], id2label: 0.5 }
+      File.write(File.join(directory, "config.json"), JSON.generate(config))
+      expect(described_class.of(directory)).to eq(:classifier)
     end
   end
 

@@ -36,8 +36,22 @@ RSpec.describe Candle::SupportedModels do
     expect(type("t5")[:tasks]).to match_array(%i[embedding ner seq2seq late_interaction])
     expect(type("qwen2_vl")[:tasks]).to include(:llm, :vlm)
     expect(type("llava")[:tasks]).to match_array(%i[llm vlm document_reader])
-    expect(type("siglip")[:tasks]).to eq(%i[clip image_embedding image_classifier])
-    expect(type("siglip_vision_model")).to be_nil
+    %w[siglip metaclip_2].each do |name|
+      expect(type(name)[:tasks]).to eq(%i[clip image_embedding image_classifier])
+    end
+  end
+
+  it "leaves out parts of other types, and lists a vision model that is a type of its own" do
+    expect(%w[siglip_vision_model internvl_vision clip_text_model pixtral].filter_map { |name| type(name) }).to be_empty
+    expect(type("aimv2_vision_model")[:tasks]).to eq(%i[image_embedding])
+    expect(type("beit")[:tasks]).to eq(%i[image_embedding image_classifier])
+  end
+
+  it "tells projectors of mmproj files from the architectures of decoders" do
+    expect(type("qwen3_vl")).to include(architectures: include("qwen3vl"), projectors: ["qwen3vl_merger"])
+    expect(type("llava")).to include(architectures: [], projectors: include("mlp"), formats: include("gguf"))
+    expect(type("llama")).to include(architectures: include("llama"), projectors: [])
+    expect(type("paligemma")).to include(projectors: [], formats: %w[safetensors pytorch])
   end
 
   it "lists the tasks for which checkpoints load, and no others" do

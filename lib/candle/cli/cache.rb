@@ -41,8 +41,8 @@ module Candle
       end
 
       def formats(model)
-        names = model[:architectures]
-        [*model[:formats] - ["gguf"], *("gguf: #{names.join(" ")}" if names.any?)].join(" ")
+        names = { "gguf" => model[:architectures], "mmproj" => model[:projectors] }.reject { |_, found| found.empty? }
+        [*model[:formats] - ["gguf"], *names.map { |kind, found| "#{kind}: #{found.join(" ")}" }].join(" ")
       end
 
       # By the files that are there; nothing is fetched.

@@ -141,7 +141,7 @@ module Candle
         lambda do |name|
           next of_ggufs(names) { |files| fetch.call(gguf_file(source, files, revision)) } if name == :gguf
 
-          JSON.parse(File.read(fetch.call(name))) if names.include?(name)
+          parsed(fetch.call(name), name) if names.include?(name)
         end
       end
 
@@ -150,10 +150,18 @@ module Candle
           next of_ggufs(Dir[File.join(directory, "*.gguf")], &:min) if name == :gguf
 
           path = File.join(directory, name)
-          JSON.parse(File.read(path)) if File.file?(path)
-        rescue JSON::ParserError
-          raise CorruptModelError, "#{name} is not valid JSON"
+          parsed(path, name) if File.file?(path)
         end
+      end
+
+      # A list of modules is the only file that is not an object.
+      def parsed(path, name)
+        found = JSON.parse(File.read(path))
+        return found if found.is_a?(name == "modules.json" ? Array : Hash)
+
+        raise CorruptModelError, "#{name} is not a JSON object"
+      rescue JSON::ParserError
+        raise CorruptModelError, "#{name} is not valid JSON"
       end
 
       # All GGUF files of a repository are of one kind, so that the block's choice tells it; a vision tower among them
@@ -203,7 +211,8 @@ module Candle
       end
 
       def labels(config)
-        config["num_labels"] || config["id2label"]&.size || 2
+        labels = config["id2label"]
+        config["num_labels"] || (labels.size if Hash === labels) || 2
       end
 
       def of_gguf(path)

@@ -8,8 +8,8 @@ module Candle
   # @api private
   module SupportedModels
     # Two towers; the table has each of them.
-    CLIP = %w[clip siglip siglip2].map { |type| [type, %w[clip], []] }.freeze
-    # Parts of other checkpoints, which have a `model_type` of their own, unless they make texts.
+    CLIP = %w[clip siglip siglip2 metaclip_2].map { |type| [type, %w[clip], []] }.freeze
+    # Parts of other checkpoints, which have a `model_type` of their own, unless they make texts or are listed alone.
     PART = /_vision(_model)?\z|_text_model\z|\Apixtral\z/
     FORMATS = %w[safetensors pytorch].freeze
     # One forward runs on all of them, so that every family does.
@@ -20,8 +20,10 @@ module Candle
       # @param devices [Array<String>] the devices that are listed; those that this build can use
       # @return [Array<Hash>] see {Candle.supported_models}
       def list(devices: of_this_build)
-        entries = (_entries + CLIP).reject { |type, tasks, _| type.match?(PART) && !tasks.include?("llm") }
-        entries.group_by(&:first).sort.map { |type, group| facts(type, group, devices) }
+        entries = _entries + CLIP
+        types = entries.map(&:first)
+        whole = entries.reject { |type, tasks, _| part?(type, types) && !tasks.include?("llm") }
+        whole.group_by(&:first).sort.map { |type, group| facts(type, group, devices) }
       end
 
       # @param config [String] a `config.json`
@@ -37,11 +39,20 @@ module Candle
         DEVICES & BuildInfo.available_backends.map(&:downcase)
       end
 
+      # AIMv2's vision model is a checkpoint of its own.
+      def part?(type, types)
+        whole = type.sub(PART, "")
+        whole != type && (whole.empty? || types.include?(whole))
+      end
+
+      # Vision-language models are told by the projector of their `mmproj` file.
       def facts(type, group, devices)
-        architectures = group.flat_map(&:last).uniq
+        images, texts = group.partition { |_, tasks, _| tasks.include?("vlm") }
+        architectures, projectors = [texts, images].map { |entries| entries.flat_map(&:last).uniq }
         tasks = group.flat_map { |_, names, _| names.map(&:to_sym) }.uniq
-        { model_type: type, tasks: ModelKind::CLASSES.keys & tasks,
-          formats: FORMATS + (architectures.empty? ? [] : ["gguf"]), architectures: architectures, devices: devices }
+        gguf = (architectures + projectors).empty? ? [] : ["gguf"]
+        { model_type: type, tasks: ModelKind::CLASSES.keys & tasks, formats: FORMATS + gguf,
+          architectures: architectures, projectors: projectors, devices: devices }
       end
     end
   end

@@ -11,6 +11,7 @@ require_relative "circumstances"
 require_relative "outliers"
 require_relative "preemption"
 require_relative "requests"
+require_relative "sights"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
@@ -76,9 +77,10 @@ class Inputs
   end
 
   def copy_of(name)
-    (@copies ||= {})[name] ||= File.join(@folder, name).tap do |copy|
+    (@copies ||= {})[name] ||= File.join(@folder, name.delete_prefix("../")).tap do |copy|
       FileUtils.mkdir_p(File.dirname(copy))
       FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
+      Sights.materialize(copy)
     end
   end
 
@@ -172,12 +174,18 @@ class Inputs
 
   def try_vision(random)
     mutations = Mutations.new(random)
-    name, kind = mutations.pick([["clip", Candle::CLIP], ["llava", Candle::VLM],
-                                 ["dinov2", Candle::ImageEmbeddingModel], ["vit-classifier", Candle::ImageClassifier]])
-    copy = damaged(name, mutations.pick(%w[config.json preprocessor_config.json])) { |bytes| mutations.json(bytes) }
-    model = kind.from_pretrained(copy, device: "cpu")
-    method = %i[embed_image describe classify embed].find { |known| model.respond_to?(known) }
-    method == :describe ? model.describe(picture, max_length: 2) : model.public_send(method, picture)
+    @sights ||= Sights.new(ROOT)
+    name, kind, wanted = @sights.pick(mutations)
+    file = mutations.pick(@sights.damageable(copy_of(name)))
+    @called = "#{name} #{file}"
+    copy = damaged(name, file) do |bytes|
+      case File.extname(file)
+      when ".json" then mutations.json(bytes)
+      when ".gguf" then mutations.bytes(bytes)
+      else mutations.safetensors(bytes)
+      end
+    end
+    @sights.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
   end
 
   def picture = File.join(ROOT, "images/photo.png")

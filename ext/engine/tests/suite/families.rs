@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
+use engine::models::families::Blueprint;
+use engine::models::vision::vlm::VlmConfig;
 use engine::models::{decoder, encoder};
 use engine::{CancelToken, Error, Result};
 use formats::files::model_files::WeightFiles;
@@ -16,7 +18,7 @@ use crate::weight_files::{tiny, Folder, Gguf};
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];
 /// What several families of a folder share; every other file is one family.
-const SHARED: [&str; 12] = [
+const SHARED: [&str; 13] = [
     "mod.rs",
     "disentangled.rs",
     "encoder_shared.rs",
@@ -27,6 +29,7 @@ const SHARED: [&str; 12] = [
     "state_shared.rs",
     "from_gguf.rs",
     "from_json.rs",
+    "mmproj_words.rs",
     "paligemma.rs",
     "colmodernvbert.rs",
 ];
@@ -321,4 +324,38 @@ fn an_unknown_family_is_named_with_the_closest_that_runs() {
         assert!(message.contains(&closest), "{message}");
     }
     assert!(!error("xyzzy", true).contains("closest"));
+}
+
+#[test]
+fn types_that_are_not_supported_yet_are_refused_with_the_reason() {
+    let folder = Folder::new();
+    let refusal = |model_type: &str, error: fn(&RawConfig) -> Error| {
+        let raw = changed(&folder, "bert", &json!({ "model_type": model_type }));
+        let error = error(&raw);
+        assert!(matches!(error, Error::UnsupportedModel(_)), "{error}");
+        let message = error.to_string();
+        assert!(
+            message.contains(&format!("{model_type:?} is not ")),
+            "{message}"
+        );
+        assert!(!message.contains("closest"), "{message}");
+        message
+    };
+    let of_images = |raw: &RawConfig| Blueprint::<VlmConfig>::from_config(raw).unwrap_err();
+    let of_texts = |raw: &RawConfig| decoder::Blueprint::from_config(raw).unwrap_err();
+    let message = refusal("gemma3n", of_images);
+    let reason = "MobileNetV5 of timm. Its texts run as a language model. ";
+    assert!(message.contains(reason), "{message}");
+    for error in [of_images, of_texts] {
+        assert!(refusal("deepseek_ocr2", error).contains("SAM's"));
+    }
+    for (model_type, reason) in [
+        ("pp_doclayout_v2", "the reading order"),
+        ("pp_doclayout_v3", "masks"),
+        ("pp_doclayout_v4", "the reading order"),
+    ] {
+        assert!(refusal(model_type, of_images).contains(reason));
+    }
+    // Of a type without a reason of its own, too, texts alone are told.
+    assert!(refusal("aria", of_images).contains("Its texts run as a language model. "));
 }

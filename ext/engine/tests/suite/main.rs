@@ -7,6 +7,7 @@ mod allocation;
 mod answers;
 mod attention;
 mod constraint;
+mod converted_vlms;
 mod decoder;
 mod decoder_gguf;
 mod device_map;

@@ -67,7 +67,7 @@ pub fn encoded(kind: &str, value: &Value) -> (u32, Vec<u8>) {
 }
 
 /// The elements of a tensor of the file.
-fn cooked(recipe: &Value, tensors: &HashMap<String, Vec<f32>>) -> Vec<f32> {
+pub fn cooked(recipe: &Value, tensors: &HashMap<String, Vec<f32>>) -> Vec<f32> {
     if let Some(values) = recipe["values"].as_array() {
         let values = values.iter().map(|value| value.as_f64().unwrap() as f32);
         return values.collect();
@@ -97,7 +97,7 @@ fn cooked(recipe: &Value, tensors: &HashMap<String, Vec<f32>>) -> Vec<f32> {
     all
 }
 
-fn floats(bytes: Vec<u8>) -> Vec<f32> {
+pub fn floats(bytes: Vec<u8>) -> Vec<f32> {
     let fours = bytes.chunks(4);
     fours
         .map(|four| f32::from_le_bytes(four.try_into().unwrap()))

@@ -96,7 +96,7 @@ fn tensors(name: &str, deep: &[u64]) -> (Vec<Stored>, Vec<Stored>) {
     (decoder, tower)
 }
 
-fn tokens(name: &str, metadata: &mut Map<String, Value>) {
+pub fn tokens(name: &str, metadata: &mut Map<String, Value>) {
     let tokenizer = record(name, "tokenizer.json");
     let vocabulary = tokenizer["model"]["vocab"].as_object().unwrap().iter();
     let mut all: Vec<(u64, String, i32)> = vocabulary

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use engine::tasks::{
-    DepthModel, DetectModel, ImageClassifyModel, ImageEmbeddingModel, LateInteractionModel,
-    LateOptions, LateSettings, LoadOptions, Picture, SegmentModel, TextTask,
+    ClipModel, DepthModel, DetectModel, ImageClassifyModel, ImageEmbeddingModel,
+    LateInteractionModel, LateOptions, LateSettings, LoadOptions, Picture, SegmentModel, TextTask,
 };
 use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
@@ -293,6 +293,38 @@ pub(super) fn with_texts(name: &str) -> Folder {
         folder.write(file, record(name, file).to_string());
     }
     folder
+}
+
+#[test]
+fn pairs_of_texts_and_pictures_are_those_of_transformers() {
+    let cancel = CancelToken::new();
+    for name in names("pair") {
+        let folder = with_texts(&name);
+        let model = ClipModel::load(&files(&folder), &LoadOptions::default(), &cancel).unwrap();
+        let expected = record(&name, "expected.json");
+        let cases = expected["cases"].as_array().unwrap().iter();
+        let (texts, pictures): (Vec<_>, Vec<_>) = cases.partition(|case| case["text"].is_string());
+        let vectors = |cases: &[&Value]| -> Vec<f64> {
+            let rows = cases.iter().map(|case| numbers(&case["vector"]));
+            rows.flatten().collect()
+        };
+        let labels: Vec<_> = texts
+            .iter()
+            .map(|case| case["text"].as_str().unwrap())
+            .collect();
+        let shown: Vec<_> = pictures.iter().map(|case| picture(case)).collect();
+        let found = model.embed_texts(&labels, &cancel).unwrap();
+        let off = excess(&found.values, &vectors(&texts), TOLERANCE);
+        assert!(off <= 1.0, "{name}: texts {off}");
+        let found = model.embed_images(&shown, 0, &cancel).unwrap();
+        let off = excess(&found.values, &vectors(&pictures), TOLERANCE);
+        assert!(off <= 1.0, "{name}: pictures {off}");
+        let scores = model.match_texts(&shown, 0, &labels, &cancel).unwrap();
+        for (case, scores) in pictures.iter().zip(&scores) {
+            let off = excess(scores, &numbers(&case["scores"]), TOLERANCE);
+            assert!(off <= 1.0, "{name}: scores {off}");
+        }
+    }
 }
 
 #[test]

@@ -10,8 +10,10 @@ mod gguf_names;
 mod names;
 mod qwen_shared;
 mod rope_json;
+mod seq2seq_names;
 mod speech_config;
 mod speech_names;
+mod unsupported;
 mod vision_names;
 
 mod decoder;
@@ -53,25 +55,27 @@ use crate::models::vision::own::OwnConfig;
 use crate::models::vision::resampler::ResamplerConfig;
 use crate::models::vision::vlm::{Pattern, Spelling, Token, VideoConfig, VlmConfig};
 use crate::nn::AttentionKind;
-use crate::{Error, Result, VERSION};
+use crate::{Error, Result};
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, POSITIONS, VOCABULARY, WIDTH};
 use formats::image::{FrameKind, PatchOrder};
 use formats::weights::WeightSource;
 use kernels::{Activation, ClampedGlu, RopeKind};
 
 use serde_json::json;
-use std::path::Path;
 
 use config_json::*;
 use encoder_decoder::{bart_like, bart_stacks, stack, BartLike};
 use gguf_metadata::{grouped_gguf, neighbours, GgufFile};
 use names::*;
 use qwen_shared::{
-    grid_theta, in_blocks, in_windows, qwen_vision, qwen_windowed_vision, rope_sections,
-    sectioned_gguf, stacked_experts, take_turns, tied_outside, turned_gguf,
+    grid_theta, in_blocks, in_sections, in_windows, qwen_vision, qwen_windowed_vision,
+    rope_sections, sectioned_gguf, stacked_experts, take_turns, take_turns_gguf, tied_outside,
+    turned_gguf,
 };
 use rope_json::{local_theta, rope, rope_of_type, score_scale};
+use seq2seq_names::*;
 use speech_names::*;
+pub use unsupported::unknown;
 use vision_names::*;
 
 use speech_config::*;
@@ -405,7 +409,8 @@ pub fn supported() -> Vec<Supported> {
             convolutional::TYPES,
             &["image_embedding", "image_classifier"],
         ),
-        bare(towers::TYPES, &["image_embedding", "image_classifier"]),
+        bare(towers::TYPES, &["image_embedding"]),
+        bare(towers::CLASSIFIERS, &["image_classifier"]),
         bare(PAIRS, &["image_embedding", "image_classifier"]),
     ]
     .into_iter()
@@ -469,30 +474,4 @@ fn find_gguf<C: Shape>(file: &GgufFile<'_>) -> Result<(&'static Family<C>, &'sta
             let found = ("architecture", architecture);
             unknown(file.path(), found, C::KIND, &architectures::<C>())
         })
-}
-
-/// The error for a checkpoint whose type is not among those known.
-pub fn unknown(file: &Path, (key, found): (&str, &str), kind: &str, known: &[&str]) -> Error {
-    let closest = match closest(found, known) {
-        Some(name) => format!("The closest it runs is {name:?}. "),
-        None => String::new(),
-    };
-    Error::unsupported(
-        file,
-        format!(
-            "{key} {found:?} is not {kind} that red-candle {VERSION} can run. {closest}A newer release may know it; \
-             `red-candle models --supported` lists what this one runs"
-        ),
-    )
-}
-
-/// The known name that begins most like the one found, if they share three letters or more.
-fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
-    let shared = |name: &str| {
-        let pairs = name.bytes().zip(found.bytes());
-        pairs.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count()
-    };
-    let near = known.iter().filter(|name| shared(name) >= 3);
-    let order = |name: &&&str| (shared(name), std::cmp::Reverse(name.len()));
-    near.max_by_key(order).copied()
 }

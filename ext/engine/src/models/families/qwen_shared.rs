@@ -21,6 +21,21 @@ pub fn turned_gguf(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     Ok(config)
 }
 
+/// GLM's, of vision-language models too: the converter has put the halves of what rotates together in a row.
+pub fn in_sections(file: &GgufFile<'_>, mut config: DecoderConfig) -> Result<DecoderConfig> {
+    let key = file.key("rope.dimension_sections");
+    let lengths = file.metadata().opt_i64s(&key)?;
+    if let (Some(_), Some(rope)) = (lengths, config.relative.rope_mut()) {
+        let turned = rope.pairing == RopeKind::Interleaved;
+        rope.pairing = RopeKind::Half;
+        rope.axes = RopeAxes::Sections(gguf_sections(file)?);
+        if turned {
+            config.row_order = RowOrder::Changed;
+        }
+    }
+    Ok(config)
+}
+
 fn gguf_sections(file: &GgufFile<'_>) -> Result<[usize; 3]> {
     let key = file.key("rope.dimension_sections");
     sections(file.metadata().opt_i64s(&key)?)
@@ -30,13 +45,25 @@ fn gguf_sections(file: &GgufFile<'_>) -> Result<[usize; 3]> {
 /// The frequencies of positions in both directions take turns. Models of texts alone may have other sizes of heads, and
 /// then keep to lines, which are the same for texts.
 pub fn take_turns(raw: &RawConfig, config: &mut DecoderConfig, usual: [usize; 3]) -> Result<()> {
-    let sections = rope_sections(raw, usual)?;
+    turn(config, rope_sections(raw, usual)?);
+    Ok(())
+}
+
+/// The same of a file, where it names lengths.
+pub fn take_turns_gguf(file: &GgufFile<'_>, config: &mut DecoderConfig) -> Result<()> {
+    let key = file.key("rope.dimension_sections");
+    if file.metadata().opt_i64s(&key)?.is_some() {
+        turn(config, gguf_sections(file)?);
+    }
+    Ok(())
+}
+
+fn turn(config: &mut DecoderConfig, sections: [usize; 3]) {
     if let Some(rope) = config.relative.rope_mut() {
         if sections.iter().sum::<usize>() == rope.rotary_size / 2 {
             rope.axes = RopeAxes::Turns(sections);
         }
     }
-    Ok(())
 }
 
 /// The texts' part of Qwen3-VL. What stands outside of it says whether the head is tied, where both do.

@@ -27,6 +27,9 @@ pub const TYPES: &[&str] = &[
     "aimv2_vision_model",
 ];
 
+/// Those of them that there are classifiers of.
+pub const CLASSIFIERS: &[&str] = &["beit", "data2vec-vision", "deit", "dinov3_vit"];
+
 #[derive(Debug)]
 pub struct Tower {
     pub family: &'static str,

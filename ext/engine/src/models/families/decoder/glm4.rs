@@ -11,7 +11,9 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     matches: types(&["glm4"]),
     config: |raw| Ok(shape(decoder(raw, &USUAL)?)),
     names: |_| NAMES,
-    gguf: gguf("glm4", |file| Ok(shape(file.decoder(&USUAL)?))),
+    gguf: gguf("glm4", |file| {
+        in_sections(file, shape(file.decoder(&USUAL)?))
+    }),
 };
 
 pub const NAMES: Names = Names {

@@ -14,7 +14,7 @@ pub const FAMILY: Family<DecoderConfig> = Family {
     names: |_| NAMES,
     gguf: gguf_named(
         "glm4moe",
-        |file| file.like(FAMILY.config, &[]),
+        |file| in_sections(file, file.like(FAMILY.config, &[])?),
         |_| GGUF_AFTER_ATTENTION,
     ),
 };

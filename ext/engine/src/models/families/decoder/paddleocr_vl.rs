@@ -15,5 +15,5 @@ pub const FAMILY: Family<DecoderConfig> = Family {
         Ok(config)
     },
     names: |_| LLAMA,
-    gguf: None,
+    gguf: gguf("paddleocr", sectioned_gguf),
 };

@@ -223,6 +223,7 @@ pub fn qwen3_next(file: &GgufFile<'_>) -> Result<DecoderConfig> {
 /// Heads with values take turns with those of keys.
 pub fn qwen3_5(file: &GgufFile<'_>) -> Result<DecoderConfig> {
     let mut config = delta(file, qwen3_5::FAMILY.config)?;
+    take_turns_gguf(file, &mut config)?;
     if let Some(StateKind::DeltaRule(rule)) = &mut config.state {
         rule.in_turns = true;
         if rule.key_heads != rule.value_heads {

@@ -1,9 +1,9 @@
 use super::*;
 
-/// DeepSeek-VL with one tower, and Janus as far as it reads images.
+/// With one tower; `janus` has the same connector.
 pub const FAMILY: Family<VlmConfig> = Family {
     name: "deepseek_vl",
-    matches: types(&["deepseek_vl", "janus"]),
+    matches: types(&["deepseek_vl"]),
     config: |raw| {
         let janus = is_type(raw, &["janus"]);
         let (kind, marker, spelling) = if janus {

@@ -140,13 +140,8 @@ fn seen(
     tower: Blueprint<VisionConfig>,
     connector: ConnectorConfig,
     marker: &'static str,
-    mut images: Value,
+    images: Value,
 ) -> Result<VlmConfig> {
-    for name in ["image_mean", "image_std"] {
-        if let Some(numbers) = file.metadata().opt_f32s(&file.key(name))? {
-            images[name] = json!(numbers);
-        }
-    }
     Ok(VlmConfig {
         tower,
         own: None,
@@ -159,8 +154,18 @@ fn seen(
         multiple: None,
         spelling: Spelling::Marker,
         video: None,
-        images: Some(RawConfig::new(file.path(), images)?),
+        images: Some(prepared(file, images)?),
     })
+}
+
+/// How images are prepared, with the numbers that the file has for their pixels.
+pub fn prepared(file: &GgufFile<'_>, mut images: Value) -> Result<RawConfig> {
+    for name in ["image_mean", "image_std"] {
+        if let Some(numbers) = file.metadata().opt_f32s(&file.key(name))? {
+            images[name] = json!(numbers);
+        }
+    }
+    RawConfig::new(file.path(), images)
 }
 
 fn tower(

@@ -9,9 +9,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         projector_down: "multi_modal_projector.mm_input_projection_weight",
         ..tower_names(config)
     },
-    gguf: Some(Gguf {
-        architecture: "gemma3",
-        config: gemma_gguf,
-        names: |config| config.tower.names,
-    }),
+    gguf: mmproj("gemma3", gemma_gguf),
 };

@@ -26,5 +26,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         vlm_config(&raw, &tower, connector)
     },
     names: tower_names,
-    gguf: None,
+    gguf: mmproj("glm4v", glm4v_gguf),
 };

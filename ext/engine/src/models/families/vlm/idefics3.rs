@@ -27,9 +27,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         projector_down: "connector.modality_projection.proj",
         ..tower_names(config)
     },
-    gguf: Some(Gguf {
-        architecture: "idefics3",
-        config: tiled_gguf,
-        names: |config| config.tower.names,
-    }),
+    gguf: mmproj("idefics3", tiled_gguf),
 };

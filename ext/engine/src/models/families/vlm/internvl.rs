@@ -36,5 +36,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         projector_down: "multi_modal_projector.linear_2",
         ..tower_names(config)
     },
-    gguf: None,
+    gguf: mmproj("internvl", internvl_gguf),
 };

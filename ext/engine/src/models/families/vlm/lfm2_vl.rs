@@ -26,5 +26,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         projector_norm: "multi_modal_projector.layer_norm",
         ..tower_names(config)
     },
-    gguf: None,
+    gguf: mmproj("lfm2", lfm2_gguf),
 };

@@ -24,5 +24,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         })
     },
     names: tower_names,
-    gguf: None,
+    gguf: mmproj("llama4", llama4_gguf),
 };

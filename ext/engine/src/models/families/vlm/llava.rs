@@ -13,9 +13,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
     },
     names: tower_names,
     // LLaVA-NeXT's too.
-    gguf: Some(Gguf {
-        architecture: "mlp",
-        config: llava_gguf,
-        names: |config| config.tower.names,
-    }),
+    gguf: mmproj("mlp", llava_gguf),
 };

@@ -5,5 +5,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
     matches: types(&["llava_next"]),
     config: |raw| llava_config(raw, Layout::Joined),
     names: tower_names,
-    gguf: None,
+    gguf: llava::FAMILY.gguf,
 };

@@ -34,5 +34,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         ..tower_names(config)
     }
     },
-    gguf: None,
+    gguf: mmproj("pixtral|lightonocr", pixtral_gguf),
 };

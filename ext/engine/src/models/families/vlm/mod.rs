@@ -14,6 +14,7 @@ mod got_ocr2;
 mod idefics2;
 mod idefics3;
 mod internvl;
+mod janus;
 mod lfm2_vl;
 mod llama4;
 mod llava;
@@ -21,6 +22,7 @@ mod llava_next;
 mod llava_onevision;
 mod minicpmv;
 mod mistral3;
+mod mmproj_words;
 mod ovis2;
 mod paddleocr_vl;
 mod paligemma;
@@ -38,6 +40,9 @@ use from_json::{
     deep_layers, gemma_config, in_lines, llava_config, means, own_config, resampler, video,
     vlm_config, with_marker,
 };
+use mmproj_words::{
+    glm4v_gguf, internvl_gguf, janus_gguf, lfm2_gguf, llama4_gguf, paddleocr_gguf, pixtral_gguf,
+};
 
 pub const FAMILIES: &[Family<VlmConfig>] = &[
     llava::FAMILY,
@@ -53,6 +58,7 @@ pub const FAMILIES: &[Family<VlmConfig>] = &[
     internvl::FAMILY,
     aya_vision::FAMILY,
     deepseek_vl::FAMILY,
+    janus::FAMILY,
     glm4v::FAMILY,
     lfm2_vl::FAMILY,
     got_ocr2::FAMILY,
@@ -64,6 +70,14 @@ pub const FAMILIES: &[Family<VlmConfig>] = &[
     cohere2_vision::FAMILY,
     llama4::FAMILY,
 ];
+
+/// A family as `mmproj` files have it, by their projectors.
+const fn mmproj(
+    projectors: &'static str,
+    config: fn(&GgufFile<'_>) -> Result<VlmConfig>,
+) -> Option<Gguf<VlmConfig>> {
+    gguf_named(projectors, config, |config| config.tower.names)
+}
 
 /// The names of a checkpoint's vision tower.
 fn tower_names(config: Option<&VlmConfig>) -> Names {

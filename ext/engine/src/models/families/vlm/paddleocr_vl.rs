@@ -21,5 +21,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         vlm_config(&raw, &tower, connector)
     },
     names: tower_names,
-    gguf: None,
+    gguf: mmproj("paddleocr", paddleocr_gguf),
 };

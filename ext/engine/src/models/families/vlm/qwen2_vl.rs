@@ -29,9 +29,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         })
     },
     names: tower_names,
-    gguf: Some(Gguf {
-        architecture: "qwen2vl_merger|qwen2.5vl_merger",
-        config: qwen_gguf,
-        names: |config| config.tower.names,
-    }),
+    gguf: mmproj("qwen2vl_merger|qwen2.5vl_merger", qwen_gguf),
 };

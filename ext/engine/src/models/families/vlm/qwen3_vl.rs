@@ -27,9 +27,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         })
     },
     names: tower_names,
-    gguf: Some(Gguf {
-        architecture: "qwen3vl_merger",
-        config: qwen3_gguf,
-        names: |config| config.tower.names,
-    }),
+    gguf: mmproj("qwen3vl_merger", qwen3_gguf),
 };
