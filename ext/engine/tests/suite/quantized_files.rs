@@ -158,8 +158,22 @@ fn weights_that_a_block_type_has_stay_quantized() {
             layer("self_attn.v_proj"),
             Some(BlockType::Fp4),
         ),
-        // Rounded to bf16.
-        ("bitsandbytes", layer("self_attn.o_proj"), None),
+        // Rounded to 16 bits.
+        (
+            "bitsandbytes",
+            layer("self_attn.o_proj"),
+            Some(BlockType::Fp4Bf16),
+        ),
+        (
+            "bitsandbytes",
+            layer("mlp.gate_proj"),
+            Some(BlockType::Nf4F16),
+        ),
+        (
+            "bitsandbytes",
+            layer("mlp.up_proj"),
+            Some(BlockType::Nf4Bf16),
+        ),
         (
             "gpt_oss",
             "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
@@ -185,10 +199,14 @@ fn weights_that_a_block_type_has_stay_quantized() {
             dense.transpose(1, 2).unwrap()
         };
         let dense: Vec<f32> = dense.flatten_all().unwrap().to_vec1().unwrap();
-        // Groups with scales of f32 are not rounded to the type that bitsandbytes names; minimums round by themselves.
+        // Minimums and factors round by themselves; bitsandbytes has neither.
         let most = match blocks.kind {
             kind if !kind.is_grouped() => 0.0,
-            BlockType::Nf4 | BlockType::Fp4 => 1.0 / 256.0,
+            BlockType::Nf4
+            | BlockType::Fp4
+            | BlockType::Nf4Bf16
+            | BlockType::Nf4F16
+            | BlockType::Fp4Bf16 => 0.0,
             _ => 1e-6,
         };
         let close =
