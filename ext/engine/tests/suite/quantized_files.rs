@@ -31,7 +31,7 @@ fn names() -> Vec<String> {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names.len(), 11);
+    assert_eq!(names.len(), 18);
     names
 }
 
@@ -179,6 +179,39 @@ fn weights_that_a_block_type_has_stay_quantized() {
             "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
             Some(BlockType::Q5_0),
         ),
+        (
+            "auto_round",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Q4_0),
+        ),
+        (
+            "mlx_mxfp4",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Q5_0),
+        ),
+        (
+            "compressed_mxfp4",
+            layer("mlp.down_proj"),
+            Some(BlockType::Q5_0),
+        ),
+        (
+            "fbgemm_fp8",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Fp8),
+        ),
+        ("torchao_int4", layer("self_attn.q_proj"), None),
+        (
+            "torchao_int4",
+            layer("self_attn.k_proj"),
+            Some(BlockType::Int4),
+        ),
+        (
+            "fp8_stacks",
+            "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
+            Some(BlockType::Fp8),
+        ),
+        // As e5m2.
+        ("fp8_stacks", layer("self_attn.q_proj"), None),
     ] {
         let source = open(&folder(name)).unwrap();
         let blocks = source.quantized(&tensor).unwrap();
@@ -212,6 +245,22 @@ fn weights_that_a_block_type_has_stay_quantized() {
         let close =
             |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= most * (most + wanted.abs());
         assert!(found.iter().zip(&dense).all(close), "{name}: {tensor}");
+    }
+}
+
+/// Of the two ways that experts are stacked, which square matrices do not show.
+#[test]
+fn stacks_of_experts_say_whether_their_blocks_are_turned() {
+    let experts = "model.layers.0.mlp.experts.down_proj";
+    for (name, turned, shape) in [
+        ("gpt_oss", true, [3, 64, 96]),
+        ("fp8_turned", false, [2, 64, 64]),
+        ("fp8_stacks", false, [2, 64, 64]),
+    ] {
+        let source = open(&folder(name)).unwrap();
+        assert_eq!(source.turned(experts), turned, "{name}");
+        let blocks = source.quantized(experts).unwrap();
+        assert!(blocks.is_none_or(|blocks| blocks.shape == shape), "{name}");
     }
 }
 

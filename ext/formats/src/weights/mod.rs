@@ -70,6 +70,11 @@ pub trait WeightSource: Send + Sync {
         Ok(self.quantized(name)?.filter(QuantizedTensor::is_of_files))
     }
 
+    /// Whether blocks have the last two dimensions the other way round than the tensor.
+    fn turned(&self, _name: &str) -> bool {
+        false
+    }
+
     /// The bytes of a dense tensor as they lie in the file, little-endian.
     fn raw(&self, _name: &str) -> Option<(Element, Bytes)> {
         None

@@ -185,6 +185,13 @@ impl WeightSource for Unpacked {
         Ok(blocks.map(|blocks| blocks.tensor(packed)))
     }
 
+    fn turned(&self, name: &str) -> bool {
+        match self.weights.get(name) {
+            Some((packed, _)) => packed.transposed,
+            None => self.source.turned(name),
+        }
+    }
+
     fn expanded(&self) -> Vec<&'static str> {
         let expanded = self.expanded.lock();
         expanded.map_or_else(|_| Vec::new(), |formats| formats.iter().copied().collect())
