@@ -437,6 +437,16 @@ RSpec.describe Candle::Quantizer do
       expect(kernels["expanded_weights"]).to eq("hqq as f32")
     end
 
+    it "keep what bitsandbytes rounds to 16 bits" do
+      path = File.join(@directory, "bitsandbytes")
+      FileUtils.cp_r(quantized("bitsandbytes"), path)
+      FileUtils.cp(File.join(source, "tokenizer.json"), path)
+      kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
+      expect(kernels["linear"]).to include("nf4_bf16", "nf4_f16", "fp4_bf16")
+      # Rows of 160 bytes are not whole groups of 64.
+      expect(kernels["expanded_weights"]).to eq("int8 as f32")
+    end
+
     it "embed texts too" do
       model = Candle::EmbeddingModel.from_pretrained(source, device: "cpu")
       dense = described_class.convert(source, to: File.join(@directory, "dense"), dtype: "f32")
