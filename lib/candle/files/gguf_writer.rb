@@ -104,7 +104,8 @@ module Candle
       file << header(metadata, tensors)
       pad(file)
       tensors.each do |tensor|
-        size = yield(tensor, @done += 1).sum { |part| file.write(part) }
+        # Ruby would keep the bytes until it collects garbage.
+        size = yield(tensor, @done += 1).sum { |part| file.write(part).tap { part.clear } }
         unless size == bytes(tensor)
           raise InternalError, "#{tensor[:name]} has #{size} bytes instead of #{bytes(tensor)}"
         end

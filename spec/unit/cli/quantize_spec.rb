@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "json"
 require "stringio"
 require "tmpdir"
@@ -183,13 +184,23 @@ RSpec.describe Candle::CLI do
       expect(said["kl_divergence"]).to be_within(1e-6).of(0)
     end
 
+    # The model with a tokenizer of bytes alone.
+    def without_merges(source)
+      FileUtils.cp_r(source, "bytes")
+      tokenizer = JSON.parse(File.read("bytes/tokenizer.json"))
+      tokenizer["model"]["merges"] = []
+      File.write("bytes/tokenizer.json", JSON.generate(tokenizer))
+      "bytes"
+    end
+
     it "says what is wrong" do
       File.write("short.txt", "")
-      other = TinyModels.path("decoders/qwen2")
+      File.write("text.txt", "the quick brown fox jumps")
+      other = without_merges(source)
       {
         ["perplexity", source, "none.txt"] => [1, /none\.txt/],
         ["perplexity", source, "short.txt"] => [1, /at least two tokens/],
-        ["perplexity", source, "text.txt", "--against", other] => [1, /vocabular|other tokens/],
+        ["perplexity", source, "text.txt", "--against", other] => [1, /into other tokens/],
         ["perplexity", "text.txt", "text.txt"] => [1, /text\.txt/]
       }.each { |command, (status, message)| expect(cli(*command)).to match([status, "", message]) }
     end

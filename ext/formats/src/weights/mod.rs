@@ -80,6 +80,9 @@ pub trait WeightSource: Send + Sync {
         None
     }
 
+    /// Lets go of the memory that reading a tensor took, where it only mirrors a file.
+    fn release(&self, _name: &str) {}
+
     /// The types of quantized weights that were expanded when they were read.
     fn expanded(&self) -> Vec<&'static str> {
         Vec::new()

@@ -61,6 +61,10 @@ impl WeightSource for Prefixed {
         self.source.raw(&self.whole(name))
     }
 
+    fn release(&self, name: &str) {
+        self.source.release(&self.whole(name));
+    }
+
     fn expanded(&self) -> Vec<&'static str> {
         self.source.expanded()
     }
