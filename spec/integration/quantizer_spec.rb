@@ -66,6 +66,7 @@ RSpec.describe Candle::Quantizer do
       ["gemma2", {}] => /query_pre_attn_scalar: 24/, ["gemma3", { "query_pre_attn_scalar" => 16 }] => /every 6th/,
       ["smollm3", {}] => /positions other than every 4th/, ["starcoder2", {}] => /windows of 8 tokens/,
       ["llama", { "hidden_act" => "relu" }] => /activation "relu"/,
+      ["llama3", { "rope_theta" => -500.0 }] => /rope_theta must be positive, not -500.0/,
       ["gpt2", { "scale_attn_by_inverse_layer_idx" => true }] => /scale_attn_by_inverse_layer_idx: true/,
       ["falcon", { "alibi" => true }] => /alibi: true/, ["falcon", { "parallel_attn" => false }] => /parallel_attn/,
       ["falcon-new", { "num_kv_heads" => 3 }] => /groups of|query_key_value/,
@@ -373,6 +374,19 @@ RSpec.describe Candle::Quantizer do
     expect { arranged[:after, 4] }.to raise_error(Candle::CorruptModelError, /after 4/)
     expect { arranged[:alternate, 2] }.to raise_error(Candle::CorruptModelError, /pairs/)
     expect { arranged[:sideways] }.to raise_error(Candle::InvalidInputError, /sideways/)
+  end
+
+  it "leaves out tokens beyond the table, however large their ids are" do
+    source = patched("llama3", {})
+    file = File.join(source, "tokenizer.json")
+    tokenizer = JSON.parse(File.read(file))
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["added_tokens"] << { "id" => 1 << 40, "content" => "<far>", "special" => true, "normalized" => false,
+                                   "single_word" => false, "lstrip" => false, "rstrip" => false }
+    File.write(file, JSON.generate(tokenizer))
+    path = described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: "f32")
+    expect(Candle::LLM.from_pretrained(path, device: "cpu").tokenizer.vocab_size).to be >= vocabulary.size
+    expect(worst(logprobs(path), logprobs(decoder("llama3")))).to be < 1e-4
   end
 
   it "writes quantized checkpoints with dense weights" do

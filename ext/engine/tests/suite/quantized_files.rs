@@ -207,7 +207,7 @@ fn weights_that_a_block_type_has_stay_quantized() {
         ),
         (
             "fp8_stacks",
-            "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
+            "model.layers.0.block_sparse_moe.experts.gate_up_proj".to_owned(),
             Some(BlockType::Fp8),
         ),
         // As e5m2.
@@ -251,15 +251,15 @@ fn weights_that_a_block_type_has_stay_quantized() {
 /// Of the two ways that experts are stacked, which square matrices do not show.
 #[test]
 fn stacks_of_experts_say_whether_their_blocks_are_turned() {
-    let experts = "model.layers.0.mlp.experts.down_proj";
-    for (name, turned, shape) in [
-        ("gpt_oss", true, [3, 64, 96]),
-        ("fp8_turned", false, [2, 64, 64]),
-        ("fp8_stacks", false, [2, 64, 64]),
+    for (name, place, turned, shape) in [
+        ("gpt_oss", "mlp", true, [3, 64, 96]),
+        ("fp8_turned", "mlp", false, [2, 64, 64]),
+        ("fp8_stacks", "block_sparse_moe", false, [2, 64, 64]),
     ] {
+        let experts = format!("model.layers.0.{place}.experts.down_proj");
         let source = open(&folder(name)).unwrap();
-        assert_eq!(source.turned(experts), turned, "{name}");
-        let blocks = source.quantized(experts).unwrap();
+        assert_eq!(source.turned(&experts), turned, "{name}");
+        let blocks = source.quantized(&experts).unwrap();
         assert!(blocks.is_none_or(|blocks| blocks.shape == shape), "{name}");
     }
 }
