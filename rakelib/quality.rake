@@ -8,3 +8,13 @@ task quality: :compile do
                                                       calibration: ENV.fetch("CALIBRATION", nil))
          .run(write: ENV["WRITE"] == "1")
 end
+
+namespace :quality do
+  desc "Let llama.cpp read what the quantizer writes: LLAMA_CPP_PYTHON=path, or the Python of rake bench"
+  task llama_cpp: :compile do
+    require_relative "support/written_files"
+    abort "no Python with llama-cpp-python: set LLAMA_CPP_PYTHON, or run rake bench first" unless LlamaCpp.python
+    problems = WrittenFiles.new.run
+    abort "#{problems.size} files are read otherwise:\n#{problems.join("\n")}" unless problems.empty?
+  end
+end

@@ -130,8 +130,8 @@ class LlamaWorker(protocol.Worker):
         if task == "decode_together":
             return Together(model, len(data["prompts"])).generate(data["prompts"], data["tokens"])
         if task == "logprobs":
-            return self.logprobs(model, data["prompt"])
-        tokens = model.tokens(data["prompt"])
+            return self.logprobs(model, read(model, data))
+        tokens = read(model, data)
         model.decode(tokens)
         if task == "likeliest":
             return self.likeliest(model, data["tokens"])
@@ -162,11 +162,15 @@ class LlamaWorker(protocol.Worker):
             places.append([[int(token), float(row[token])] for token in best])
         return places
 
-    def logprobs(self, model, prompt):
+    def logprobs(self, model, tokens):
         """Of every token of the prompt but the first."""
-        tokens = model.tokens(prompt)
         rows = log_softmax(model.all_logits(tokens))
         return [tokens, [float(row[following]) for row, following in zip(rows, tokens[1:])]]
+
+
+def read(model, data):
+    """The tokens of a prompt, which may be given."""
+    return data["ids"] if "ids" in data else model.tokens(data["prompt"])
 
 
 def log_softmax(rows):

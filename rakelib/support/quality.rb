@@ -4,11 +4,12 @@ require "tmpdir"
 
 require "candle"
 
+require_relative "llama_cpp"
+require_relative "quality_page"
+
 # What a checkpoint loses in each quantized type: the perplexity of a text, and how far predictions are from those of
 # the dense weights. One quantized file exists at a time.
 class Quality
-  PAGE = File.expand_path("../../docs/internals/quantization_quality.md", __dir__)
-  TABLE = /(?<=<!-- table -->\n).*?(?=<!-- end -->)/m
   TYPES = (Candle::GgufMix::TYPES.keys - %w[f32 f16 bf16 tq1_0 tq2_0 mxfp4_moe]).freeze
   # Tokens of a piece; each is read alone.
   CONTEXT = 512
@@ -20,11 +21,14 @@ class Quality
   # @param types [Array<String>] all of {TYPES} when empty
   # @param tokens [Integer] how many of the text are read
   # @param calibration [String, nil] a file with another text, for importance matrices; types below three bits need it
-  def initialize(source, text, types: [], tokens: 2048, calibration: nil)
+  # @param llama_cpp [Boolean] whether llama.cpp reads the files, too
+  def initialize(source, text, types: [], tokens: 2048, calibration: nil, llama_cpp: !LlamaCpp.python.nil?)
     @source = source
     @types = types.empty? ? TYPES : types
     @tokens = tokens
     @calibration = calibration
+    @llama_cpp = llama_cpp
+    @text_name = File.basename(text)
     @text = File.read(text, encoding: "UTF-8")
   end
 
@@ -42,7 +46,7 @@ class Quality
         show(rows.last)
       end
     end
-    publish(rows) if write
+    QualityPage.new.publish(note(rows), rows.map { |row| cells(row) }) if write
     rows
   end
 
@@ -71,14 +75,26 @@ class Quality
     path = Candle::Quantizer.quantize(@source, to: File.join(directory, "m.gguf"), type: type,
                                                imatrix: weighted ? @matrix : nil)
     llm = Candle::LLM.from_pretrained(path, device: "cpu")
-    { type: weighted ? "#{type} with imatrix" : type, bytes: File.size(path), **measured(llm), **compared(llm) }
+    { type: weighted ? "#{type} with imatrix" : type, bytes: File.size(path), **measured(llm), **compared(llm),
+      llama_cpp: @llama_cpp && read_by_llama(path) }
   ensure
     llm&.close
   end
 
   def measured(llm)
     found = @pieces.flat_map { |piece| llm.logprobs(piece).filter_map { |token| token[:logprob] } }
-    { tokens: found.size, perplexity: Math.exp(-found.sum / found.size) }
+    { tokens: found.size, perplexity: perplexity(found) }
+  end
+
+  # The perplexity of the same tokens.
+  def read_by_llama(path)
+    LlamaCpp.open(path) do |llama|
+      perplexity(@pieces.flat_map { |piece| llama.logprobs(@reference.tokenizer.encode(piece)) })
+    end
+  end
+
+  def perplexity(logprobs)
+    Math.exp(-logprobs.sum / logprobs.size)
   end
 
   # Means over the pieces, by their predictions.
@@ -95,18 +111,15 @@ class Quality
     $stdout.flush
   end
 
+  # As the page has them, without the date.
   def cells(row)
     [row[:type], row[:bytes] ? format("%.1f MB", row[:bytes] / 1e6) : "", format("%.4f", row[:perplexity]),
+     row[:llama_cpp] ? format("%.4f", row[:llama_cpp]) : "",
      row[:kl_divergence] ? format("%.5f", row[:kl_divergence]) : "",
      row[:same_token] ? format("%.1f %%", 100 * row[:same_token]) : ""]
   end
 
-  def publish(rows)
-    head = ["type", "file", "perplexity", "KL divergence (nats)", "same likeliest token"]
-    lines = [head, ["---"] * head.size, *rows.map { |row| cells(row) }].map { |line| "| #{line.join(" | ")} |" }
-    date = Time.now.strftime("%Y-%m-%d")
-    note = "#{File.basename(@source)}, #{rows.first[:tokens]} predictions of one text, #{date}."
-    page = File.read(PAGE, encoding: "UTF-8")
-    File.write(PAGE, page.sub(TABLE) { "#{note}\n\n#{lines.join("\n").gsub("_", "\\_")}\n" })
+  def note(rows)
+    "#{File.basename(@source)}, #{rows.first[:tokens]} predictions of #{@text_name}."
   end
 end

@@ -66,6 +66,7 @@ RSpec.describe Candle::Quantizer do
       ["gemma2", {}] => /query_pre_attn_scalar: 24/, ["gemma3", { "query_pre_attn_scalar" => 16 }] => /every 6th/,
       ["smollm3", {}] => /positions other than every 4th/, ["starcoder2", {}] => /windows of 8 tokens/,
       ["llama", { "hidden_act" => "relu" }] => /activation "relu"/,
+      ["llama3", { "rope_theta" => -500.0 }] => /rope_theta must be positive, not -500.0/,
       ["gpt2", { "scale_attn_by_inverse_layer_idx" => true }] => /scale_attn_by_inverse_layer_idx: true/,
       ["falcon", { "alibi" => true }] => /alibi: true/, ["falcon", { "parallel_attn" => false }] => /parallel_attn/,
       ["falcon-new", { "num_kv_heads" => 3 }] => /groups of|query_key_value/,
@@ -375,6 +376,19 @@ RSpec.describe Candle::Quantizer do
     expect { arranged[:sideways] }.to raise_error(Candle::InvalidInputError, /sideways/)
   end
 
+  it "leaves out tokens beyond the table, however large their ids are" do
+    source = patched("llama3", {})
+    file = File.join(source, "tokenizer.json")
+    tokenizer = JSON.parse(File.read(file))
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["added_tokens"] << { "id" => 1 << 40, "content" => "<far>", "special" => true, "normalized" => false,
+                                   "single_word" => false, "lstrip" => false, "rstrip" => false }
+    File.write(file, JSON.generate(tokenizer))
+    path = described_class.quantize(source, to: File.join(@directory, "m.gguf"), type: "f32")
+    expect(Candle::LLM.from_pretrained(path, device: "cpu").tokenizer.vocab_size).to be >= vocabulary.size
+    expect(worst(logprobs(path), logprobs(decoder("llama3")))).to be < 1e-4
+  end
+
   it "writes quantized checkpoints with dense weights" do
     dense = described_class.convert(quantized("awq"), to: File.join(@directory, "dense"), dtype: "f32")
     one = Candle::Weights.open(dense)
@@ -435,6 +449,16 @@ RSpec.describe Candle::Quantizer do
       kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
       expect(kernels["linear"]).to include("int4")
       expect(kernels["expanded_weights"]).to eq("hqq as f32")
+    end
+
+    it "keep what bitsandbytes rounds to 16 bits" do
+      path = File.join(@directory, "bitsandbytes")
+      FileUtils.cp_r(quantized("bitsandbytes"), path)
+      FileUtils.cp(File.join(source, "tokenizer.json"), path)
+      kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
+      expect(kernels["linear"]).to include("nf4_bf16", "nf4_f16", "fp4_bf16")
+      # Rows of 160 bytes are not whole groups of 64.
+      expect(kernels["expanded_weights"]).to eq("int8 as f32")
     end
 
     it "embed texts too" do

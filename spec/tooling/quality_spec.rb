@@ -11,7 +11,8 @@ RSpec.describe Quality do
   it "measures types beside the dense weights" do
     Dir.mktmpdir do |directory|
       text = File.join(directory, "text.txt").tap { |path| File.write(path, "the quick brown fox jumps " * 6) }
-      quality = described_class.new(source, text, types: %w[q8_0 q4_0 iq2_xs], tokens: 60, calibration: text)
+      quality = described_class.new(source, text, types: %w[q8_0 q4_0 iq2_xs], tokens: 60, calibration: text,
+                                                  llama_cpp: false)
       rows = nil
       expect { rows = quality.run }.to output(/dense.*q8_0.*q4_0 with imatrix/m).to_stdout
       # Types below three bits are measured with an importance matrix alone.
@@ -23,7 +24,46 @@ RSpec.describe Quality do
     end
   end
 
-  it "has a place in the page for its table" do
-    expect(File.read(described_class::PAGE)).to match(described_class::TABLE)
+  it "has a table with its columns in the page" do
+    page = File.read(QualityPage::PATH, encoding: "UTF-8")
+    expect(page[QualityPage::TABLE]).to include("| #{QualityPage::HEAD.join(" | ")} |")
+  end
+
+  describe QualityPage do
+    let(:path) { File.join(@directory, "page.md") }
+
+    around do |example|
+      Dir.mktmpdir do |directory|
+        @directory = directory
+        File.write(path, "before\n<!-- table -->\n<!-- end -->\nafter\n")
+        example.run
+      end
+    end
+
+    def publish(note, *rows, date: "2026-01-02")
+      described_class.new(path).publish(note, rows, date: date)
+      File.readlines(path, chomp: true)
+    end
+
+    it "keeps the rows of types that are not measured again" do
+      publish("m, 5 predictions of t.", ["dense", "", "9.0", "", "", ""],
+              ["q8_0", "2 MB", "9.1", "9.2", "0.1", "90 %"], ["q4_0", "1 MB", "9.5", "9.6", "0.2", "80 %"])
+      lines = publish("m, 5 predictions of t.", ["q4_0", "1 MB", "9.4", "", "0.3", "70 %"],
+                      ["q5_0", "1 MB", "9.3", "", "0.2", "80 %"], date: "2026-03-04")
+      expect(lines).to eq(["before", "<!-- table -->", "m, 5 predictions of t.", "", *lines[4, 2],
+                           "| dense |  | 9.0 |  |  |  | 2026-01-02 |",
+                           "| q8\\_0 | 2 MB | 9.1 | 9.2 | 0.1 | 90 % | 2026-01-02 |",
+                           "| q4\\_0 | 1 MB | 9.4 | 9.6 | 0.3 | 70 % | 2026-03-04 |",
+                           "| q5\\_0 | 1 MB | 9.3 |  | 0.2 | 80 % | 2026-03-04 |", "<!-- end -->", "after"])
+    end
+
+    it "begins anew with another model, and forgets llama.cpp's number of another file" do
+      publish("m, 5 predictions of t.", ["q8_0", "2 MB", "9.1", "9.2", "0.1", "90 %"])
+      lines = publish("m, 5 predictions of t.", ["q8_0", "3 MB", "9.1", "", "0.1", "90 %"])
+      expect(lines).to include("| q8\\_0 | 3 MB | 9.1 |  | 0.1 | 90 % | 2026-01-02 |")
+      lines = publish("n, 5 predictions of t.", ["q4_0", "1 MB", "9.5", "", "0.2", "80 %"])
+      expect(lines.grep(/q8/)).to be_empty
+      expect(lines).to include("n, 5 predictions of t.")
+    end
   end
 end

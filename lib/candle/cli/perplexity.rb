@@ -17,16 +17,20 @@ module Candle
         text = file == "-" ? $stdin.read : File.read(file, encoding: "UTF-8")
         model = load_model(:llm, source)
         other = options[:against] && load_model(:llm, options[:against])
-        found = measure(model, pieces(model, text))
+        pieces = pieces(text, model, *other)
+        @bar = Progress.for($stderr.tty?)
+        @done = 0
+        @total = pieces.size * (other ? 3 : 1)
+        found = measure(model, pieces)
         result = summary(source, found)
-        result = result.merge(comparison(model, other, text, found)) if other
+        result = result.merge(comparison(model, other, pieces, found)) if other
         show(result) { puts lines(result) }
       end
 
       private
 
       # Pieces that fit the context of each model, each read alone.
-      def pieces(*models, text)
+      def pieces(text, *models)
         ids = models.first.tokenizer.encode(text)
         raise InvalidInputError, "perplexity needs a text of at least two tokens" if ids.size < 2
 
@@ -34,19 +38,24 @@ module Candle
         ids.each_slice([length, 2].max).map { |piece| models.first.tokenizer.decode(piece) }
       end
 
+      # What the block makes of each piece.
+      def each_piece(pieces)
+        pieces.map { |piece| yield(piece).tap { @bar&.call(@done += 1, @total) } }
+      end
+
       # Tokens of a piece but the first have a log probability.
       def measure(model, pieces)
-        pieces.flat_map { |piece| model.logprobs(piece).filter_map { |token| token[:logprob] } }
+        each_piece(pieces) { |piece| model.logprobs(piece).filter_map { |token| token[:logprob] } }.flatten
       end
 
       def summary(source, logprobs)
         { model: source, tokens: logprobs.size, perplexity: Math.exp(-logprobs.sum / logprobs.size) }
       end
 
-      def comparison(model, other, text, found)
-        reference = measure(other, pieces(other, text))
+      def comparison(model, other, pieces, found)
+        reference = measure(other, pieces)
         { against: summary(options[:against], reference), **difference(found, reference),
-          **divergence(model, other, pieces(model, other, text)) }
+          **divergence(model, other, pieces) }
       end
 
       def difference(found, other)
@@ -60,9 +69,10 @@ module Candle
 
       # Means of pieces, by their predictions.
       def divergence(model, other, pieces)
-        weights = pieces.map { |piece| model.tokenizer.encode(piece).size - 1 }
-        found = pieces.zip(weights).select { |_, weight| weight.positive? }
-        parts = found.map { |piece, weight| [model.kl_divergence(piece, reference: other), weight] }
+        parts = each_piece(pieces) do |piece|
+          weight = model.tokenizer.encode(piece).size - 1
+          [model.kl_divergence(piece, reference: other), weight] if weight.positive?
+        end.compact
         mean = ->(key) { parts.sum { |part, weight| part[key] * weight } / parts.sum(&:last) }
         { kl_divergence: mean.call(:mean), max_kl_divergence: parts.map { |part, _| part[:max] }.max,
           same_token: mean.call(:same_token) }

@@ -63,7 +63,8 @@ module Candle
       text += " " * (-text.bytesize % 8)
       file << [text.bytesize].pack("Q<") << text
       header.each_key.with_index(1) do |tensor, done|
-        file << @weights.encoded(tensor, @dtype)
+        # Ruby would keep the bytes until it collects garbage.
+        @weights.encoded(tensor, @dtype).tap { |bytes| file << bytes }.clear
         progress&.call(done, header.size)
       end
       file.fsync

@@ -347,7 +347,10 @@ module Candle
     end
 
     def theta
-      number(@config["rope_theta"] || rope["rope_theta"] || @config["rotary_emb_base"] || 10_000.0, "rope_theta")
+      found = @config["rope_theta"] || rope["rope_theta"] || @config["rotary_emb_base"] || 10_000.0
+      return found.to_f if number(found, "rope_theta").positive?
+
+      raise CorruptModelError, "#{@file}: rope_theta must be positive, not #{found}"
     end
 
     def local_theta

@@ -229,7 +229,7 @@ module Candle
       @tokens ||= begin
         all = ids.invert
         added.each { |id, token| all[id] = token["content"] }
-        Array.new([@size, all.keys.max.to_i + 1].max) { |id| all.fetch(id) { "[PAD#{id}]" } }.first(@size)
+        Array.new(@size) { |id| all.fetch(id) { "[PAD#{id}]" } }
       end
     end
 

@@ -52,7 +52,7 @@ module Candle
 
     # @yieldparam tensor [Hash]
     # @yieldparam done [Integer] how many are written with it
-    # @yieldreturn [String] its bytes
+    # @yieldreturn [#sum] its bytes, in parts that are written one after the other
     # @return [String] the path of the first file
     def write(&)
       FileUtils.mkdir_p(File.dirname(@path))
@@ -104,12 +104,12 @@ module Candle
       file << header(metadata, tensors)
       pad(file)
       tensors.each do |tensor|
-        data = yield(tensor, @done += 1)
-        unless data.bytesize == bytes(tensor)
-          raise InternalError, "#{tensor[:name]} has #{data.bytesize} bytes instead of #{bytes(tensor)}"
+        # Ruby would keep the bytes until it collects garbage.
+        size = yield(tensor, @done += 1).sum { |part| file.write(part).tap { part.clear } }
+        unless size == bytes(tensor)
+          raise InternalError, "#{tensor[:name]} has #{size} bytes instead of #{bytes(tensor)}"
         end
 
-        file << data
         pad(file)
       end
       file.fsync

@@ -48,7 +48,7 @@ module Candle
         metadata = { "general.type" => "imatrix", "imatrix.datasets" => GgufWriter::Strings.new([inputs.text_name]),
                      "imatrix.chunk_count" => GgufWriter.u32(inputs.chunks),
                      "imatrix.chunk_size" => GgufWriter.u32(inputs.context) }
-        GgufWriter.new(path, metadata, tensors, nil).write { |tensor, _| tensor[:data] }
+        GgufWriter.new(path, metadata, tensors, nil).write { |tensor, _| [tensor[:data]] }
       end
 
       private

@@ -7,8 +7,8 @@ module Candle
   # Writes a safetensors checkpoint as a GGUF file that llama.cpp and {LLM} load: weights in quantized blocks, metadata,
   # tokenizer and chat template. Blocks are made by the rules of llama.cpp's own quantizer.
   #
-  # A tensor is read, quantized and written before the next one, so that memory does not grow with the model. The file
-  # gets its name when it is whole: an interrupted run leaves nothing.
+  # A tensor is read, quantized and written before the next one, and so is each expert of a layer, so that memory does
+  # not grow with the model. The file gets its name when it is whole: an interrupted run leaves nothing.
   #
   # @example
   #   require "tmpdir"
@@ -128,7 +128,7 @@ module Candle
       bar = Progress.for(progress)
       GgufWriter.new(path, metadata, tensors, shard_size).write do |tensor, done|
         bar&.call(done, tensors.size)
-        tensor[:data] || bytes(tensor)
+        tensor[:data] ? [tensor[:data]] : parts(tensor)
       end
     end
 
@@ -144,8 +144,9 @@ module Candle
 
     private
 
-    def bytes(tensor)
-      return shifted(tensor) if tensor[:add]
+    # The bytes of a tensor; those of experts one after the other.
+    def parts(tensor)
+      return [shifted(tensor)] if tensor[:add]
 
       sources = Array(tensor[:from])
       importance = importance_of(tensor, sources.size)
@@ -153,9 +154,9 @@ module Candle
         raise CorruptModelError, "the importance matrix says nothing of #{tensor[:name]}, which #{tensor[:type]} needs"
       end
 
-      sources.zip(importance).map do |name, columns|
+      sources.zip(importance).lazy.map do |name, columns|
         @weights.encoded(name, tensor[:type], rows: tensor[:rows], importance: columns)
-      end.join
+      end
     end
 
     # Of each source; one that is a stack of matrices has those of all, one after the other.

@@ -28,6 +28,11 @@ pub enum BlockType {
     /// From here on the types that no file has; see `grouped`.
     Nf4,
     Fp4,
+    /// The same with numbers rounded to 16 bits.
+    Nf4Bf16,
+    Nf4F16,
+    Fp4Bf16,
+    Fp4F16,
     NvFp4,
     Iq2,
     Fp8,
@@ -87,6 +92,10 @@ impl BlockType {
             Self::Iq4Xs => "iq4_xs",
             Self::Nf4 => "nf4",
             Self::Fp4 => "fp4",
+            Self::Nf4Bf16 => "nf4_bf16",
+            Self::Nf4F16 => "nf4_f16",
+            Self::Fp4Bf16 => "fp4_bf16",
+            Self::Fp4F16 => "fp4_f16",
             Self::NvFp4 => "nvfp4",
             Self::Iq2 => "iq2",
             Self::Fp8 => "fp8",
@@ -110,6 +119,10 @@ impl BlockType {
             }
             Self::Nf4
             | Self::Fp4
+            | Self::Nf4Bf16
+            | Self::Nf4F16
+            | Self::Fp4Bf16
+            | Self::Fp4F16
             | Self::NvFp4
             | Self::Iq2
             | Self::Fp8
@@ -134,7 +147,9 @@ impl BlockType {
             Self::Q6K => 210,
             Self::Q8K => 292,
             Self::Iq4Xs => 136,
-            Self::Nf4 | Self::Fp4 => 36,
+            Self::Nf4 | Self::Fp4 | Self::Nf4Bf16 | Self::Nf4F16 | Self::Fp4Bf16 | Self::Fp4F16 => {
+                36
+            }
             Self::NvFp4 | Self::Iq2 => 48,
             Self::Fp8 => 68,
             Self::Int4 => 40,
@@ -159,6 +174,10 @@ impl BlockType {
             | Self::Iq4Xs
             | Self::Nf4
             | Self::Fp4
+            | Self::Nf4Bf16
+            | Self::Nf4F16
+            | Self::Fp4Bf16
+            | Self::Fp4F16
             | Self::NvFp4
             | Self::Iq2
             | Self::Fp8
@@ -305,6 +324,10 @@ pub fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> Header {
         BlockType::Iq4Xs => iq4_xs(fields, codes),
         BlockType::Nf4
         | BlockType::Fp4
+        | BlockType::Nf4Bf16
+        | BlockType::Nf4F16
+        | BlockType::Fp4Bf16
+        | BlockType::Fp4F16
         | BlockType::NvFp4
         | BlockType::Iq2
         | BlockType::Fp8

@@ -1,11 +1,12 @@
 //! Blocks that no file has: groups of weights from other libraries, whose scales halves cannot hold.
 //!
 //! A block begins with its scales, f32, then a minimum, f32, where the type has one. Its codes follow, of which those
-//! of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum.
+//! of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum, rounded
+//! to 16 bits where the type says so.
 
 use std::sync::OnceLock;
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::BlockType;
 
@@ -70,7 +71,28 @@ pub struct GroupForm {
     pub has_minimum: bool,
     /// 4 or 8.
     pub bits: usize,
+    /// What elements are rounded to; those of types with minimums are not.
+    pub rounding: Rounding,
     levels: Levels,
+}
+
+/// What numbers are rounded to, to the nearest, ties to even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    None,
+    F16,
+    Bf16,
+}
+
+impl Rounding {
+    #[inline(always)]
+    pub fn of(self, value: f32) -> f32 {
+        match self {
+            Self::None => value,
+            Self::F16 => f16::from_f32(value).to_f32(),
+            Self::Bf16 => bf16::from_f32(value).to_f32(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +106,13 @@ enum Levels {
 }
 
 impl BlockType {
-    pub const GROUPED: [Self; 7] = [
+    pub const GROUPED: [Self; 11] = [
         Self::Nf4,
         Self::Fp4,
+        Self::Nf4Bf16,
+        Self::Nf4F16,
+        Self::Fp4Bf16,
+        Self::Fp4F16,
         Self::NvFp4,
         Self::Iq2,
         Self::Fp8,
@@ -103,8 +129,8 @@ impl BlockType {
 impl GroupForm {
     pub fn of(kind: BlockType) -> Option<Self> {
         let (bits, levels) = match kind {
-            BlockType::Nf4 => (4, Levels::Nf4),
-            BlockType::Fp4 => (4, Levels::Fp4),
+            BlockType::Nf4 | BlockType::Nf4Bf16 | BlockType::Nf4F16 => (4, Levels::Nf4),
+            BlockType::Fp4 | BlockType::Fp4Bf16 | BlockType::Fp4F16 => (4, Levels::Fp4),
             BlockType::NvFp4 => (4, Levels::E2m1),
             BlockType::Iq2 => (4, Levels::Iq2),
             BlockType::Fp8 => (8, Levels::E4m3),
@@ -119,6 +145,11 @@ impl GroupForm {
             },
             has_minimum: levels == Levels::Codes,
             bits,
+            rounding: match kind {
+                BlockType::Nf4Bf16 | BlockType::Fp4Bf16 => Rounding::Bf16,
+                BlockType::Nf4F16 | BlockType::Fp4F16 => Rounding::F16,
+                _ => Rounding::None,
+            },
             levels,
         })
     }
@@ -218,7 +249,7 @@ impl GroupForm {
                 *value = if self.has_minimum {
                     scaled + minimum
                 } else {
-                    scaled
+                    self.rounding.of(scaled)
                 };
             }
         }
@@ -251,9 +282,30 @@ mod tests {
             for (at, (found, &code)) in found.iter().zip(&codes).enumerate() {
                 let scaled = scales[at / form.run] * form.levels()[usize::from(code)];
                 let minimum = if form.has_minimum { -0.7 } else { 0.0 };
-                assert_eq!(*found, scaled + minimum, "{}", kind.name());
+                let expected = form.rounding.of(scaled + minimum);
+                assert_eq!(*found, expected, "{}", kind.name());
             }
         }
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_what_the_type_says() {
+        let first = |kind: BlockType, scale: f32, code: u8| {
+            let form = GroupForm::of(kind).unwrap();
+            let mut block = vec![0; kind.bytes()];
+            form.write(&mut block, (&[scale], 0.0), &[code; GROUP]);
+            dequantize(kind, &block).unwrap()[0]
+        };
+        // The level 1. A 256th more is as near to two numbers of bf16, a 2,048th more to two of f16.
+        let one = 15;
+        let scale = 1.0 + 1.0 / 256.0;
+        assert_eq!(first(BlockType::Nf4, scale, one), scale);
+        assert_eq!(first(BlockType::Nf4Bf16, scale, one), 1.0);
+        assert_eq!(first(BlockType::Nf4Bf16, 1.0 + 3.0 / 256.0, one), 1.015_625);
+        assert_eq!(first(BlockType::Nf4F16, scale, one), scale);
+        assert_eq!(first(BlockType::Nf4F16, 1.0 + 1.0 / 2048.0, one), 1.0);
+        assert_eq!(first(BlockType::Fp4F16, 1.0, 1), 1365.0 / 262_144.0);
+        assert_eq!(first(BlockType::Fp4Bf16, 1.0, 9), -171.0 / 32_768.0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::Result;
 pub use blocks::{dequantize, BlockType};
 pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
 pub use encode::{each_block, mean_square, nearest, positive_scale, put_half, quantize, BlockForm};
-pub use grouped::{half_of_e4m3, GroupForm, GROUP};
+pub use grouped::{half_of_e4m3, GroupForm, Rounding, GROUP};
 
 /// A quantized matrix in its file: whole blocks, row after row.
 #[derive(Clone, Debug)]

@@ -442,6 +442,12 @@ impl<'a> Parameters<'a> {
         }
     }
 
+    /// Whether `blocks` have the last two dimensions the other way round than the tensor.
+    pub fn turned(&self, place: impl Into<Place>) -> bool {
+        let name = self.find(place.into(), WEIGHT_ENDINGS);
+        name.is_some_and(|name| self.source.turned(&name))
+    }
+
     pub fn missing(&self, place: impl Into<Place>) -> Error {
         let place = place.into();
         let mut names = self.names.modules(place);

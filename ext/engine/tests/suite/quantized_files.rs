@@ -31,7 +31,7 @@ fn names() -> Vec<String> {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names.len(), 11);
+    assert_eq!(names.len(), 18);
     names
 }
 
@@ -158,13 +158,60 @@ fn weights_that_a_block_type_has_stay_quantized() {
             layer("self_attn.v_proj"),
             Some(BlockType::Fp4),
         ),
-        // Rounded to bf16.
-        ("bitsandbytes", layer("self_attn.o_proj"), None),
+        // Rounded to 16 bits.
+        (
+            "bitsandbytes",
+            layer("self_attn.o_proj"),
+            Some(BlockType::Fp4Bf16),
+        ),
+        (
+            "bitsandbytes",
+            layer("mlp.gate_proj"),
+            Some(BlockType::Nf4F16),
+        ),
+        (
+            "bitsandbytes",
+            layer("mlp.up_proj"),
+            Some(BlockType::Nf4Bf16),
+        ),
         (
             "gpt_oss",
             "model.layers.0.mlp.experts.gate_up_proj".to_owned(),
             Some(BlockType::Q5_0),
         ),
+        (
+            "auto_round",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Q4_0),
+        ),
+        (
+            "mlx_mxfp4",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Q5_0),
+        ),
+        (
+            "compressed_mxfp4",
+            layer("mlp.down_proj"),
+            Some(BlockType::Q5_0),
+        ),
+        (
+            "fbgemm_fp8",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Fp8),
+        ),
+        ("torchao_int4", layer("self_attn.q_proj"), None),
+        (
+            "torchao_int4",
+            layer("self_attn.k_proj"),
+            Some(BlockType::Int4),
+        ),
+        (
+            "fp8_stacks",
+            "model.layers.0.block_sparse_moe.experts.gate_up_proj".to_owned(),
+            Some(BlockType::Fp8),
+        ),
+        // As e5m2.
+        ("fp8_stacks", layer("self_attn.q_proj"), None),
     ] {
         let source = open(&folder(name)).unwrap();
         let blocks = source.quantized(&tensor).unwrap();
@@ -185,15 +232,35 @@ fn weights_that_a_block_type_has_stay_quantized() {
             dense.transpose(1, 2).unwrap()
         };
         let dense: Vec<f32> = dense.flatten_all().unwrap().to_vec1().unwrap();
-        // Groups with scales of f32 are not rounded to the type that bitsandbytes names; minimums round by themselves.
+        // Minimums and factors round by themselves; bitsandbytes has neither.
         let most = match blocks.kind {
             kind if !kind.is_grouped() => 0.0,
-            BlockType::Nf4 | BlockType::Fp4 => 1.0 / 256.0,
+            BlockType::Nf4
+            | BlockType::Fp4
+            | BlockType::Nf4Bf16
+            | BlockType::Nf4F16
+            | BlockType::Fp4Bf16 => 0.0,
             _ => 1e-6,
         };
         let close =
             |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= most * (most + wanted.abs());
         assert!(found.iter().zip(&dense).all(close), "{name}: {tensor}");
+    }
+}
+
+/// Of the two ways that experts are stacked, which square matrices do not show.
+#[test]
+fn stacks_of_experts_say_whether_their_blocks_are_turned() {
+    for (name, place, turned, shape) in [
+        ("gpt_oss", "mlp", true, [3, 64, 96]),
+        ("fp8_turned", "mlp", false, [2, 64, 64]),
+        ("fp8_stacks", "block_sparse_moe", false, [2, 64, 64]),
+    ] {
+        let experts = format!("model.layers.0.{place}.experts.down_proj");
+        let source = open(&folder(name)).unwrap();
+        assert_eq!(source.turned(&experts), turned, "{name}");
+        let blocks = source.quantized(&experts).unwrap();
+        assert!(blocks.is_none_or(|blocks| blocks.shape == shape), "{name}");
     }
 }
 

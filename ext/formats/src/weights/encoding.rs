@@ -91,6 +91,8 @@ pub fn encoded(
     };
     let row = tensor.dims().last().copied().unwrap_or(1);
     let values: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+    drop(tensor);
+    source.release(name);
     let size = BlockType::named(kind).map(BlockType::elements);
     let size = size.or(Coded::named(kind).map(Coded::elements));
     if let Some(size) = size.filter(|&size| !row.is_multiple_of(size)) {

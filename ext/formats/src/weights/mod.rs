@@ -70,10 +70,18 @@ pub trait WeightSource: Send + Sync {
         Ok(self.quantized(name)?.filter(QuantizedTensor::is_of_files))
     }
 
+    /// Whether blocks have the last two dimensions the other way round than the tensor.
+    fn turned(&self, _name: &str) -> bool {
+        false
+    }
+
     /// The bytes of a dense tensor as they lie in the file, little-endian.
     fn raw(&self, _name: &str) -> Option<(Element, Bytes)> {
         None
     }
+
+    /// Lets go of the memory that reading a tensor took, where it only mirrors a file.
+    fn release(&self, _name: &str) {}
 
     /// The types of quantized weights that were expanded when they were read.
     fn expanded(&self) -> Vec<&'static str> {

@@ -53,8 +53,16 @@ impl WeightSource for Prefixed {
         self.source.file_blocks(&self.whole(name))
     }
 
+    fn turned(&self, name: &str) -> bool {
+        self.source.turned(&self.whole(name))
+    }
+
     fn raw(&self, name: &str) -> Option<(Element, Bytes)> {
         self.source.raw(&self.whole(name))
+    }
+
+    fn release(&self, name: &str) {
+        self.source.release(&self.whole(name));
     }
 
     fn expanded(&self) -> Vec<&'static str> {

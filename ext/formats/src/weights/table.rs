@@ -252,6 +252,18 @@ impl WeightSource for Table {
         })
     }
 
+    fn release(&self, name: &str) {
+        match self.entries.get(name).map(|entry| &entry.data) {
+            Some(
+                Data::Dense(_, bytes)
+                | Data::Strided(_, bytes, _)
+                | Data::Quantized(_, bytes)
+                | Data::Coded(_, bytes, _),
+            ) => bytes.release(),
+            None => {}
+        }
+    }
+
     fn expanded(&self) -> Vec<&'static str> {
         let expanded = self.expanded.lock();
         expanded.map_or_else(|_| Vec::new(), |types| types.iter().copied().collect())

@@ -152,6 +152,10 @@ fn encode(kind: BlockType, values: &[f32], importance: Option<Importance<'_>>, b
         | BlockType::Q8K
         | BlockType::Nf4
         | BlockType::Fp4
+        | BlockType::Nf4Bf16
+        | BlockType::Nf4F16
+        | BlockType::Fp4Bf16
+        | BlockType::Fp4F16
         | BlockType::NvFp4
         | BlockType::Iq2
         | BlockType::Fp8

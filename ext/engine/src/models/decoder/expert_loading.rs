@@ -221,11 +221,10 @@ fn fused(
     };
     let bias = |part: Part| parameters.optional_tensor(part.at(index));
     let (input_bias, output_bias) = (bias(Part::ExpertGateUpBias)?, bias(Part::ExpertDownBias)?);
-    if transposed {
-        let biases = (&input_bias, &output_bias);
-        if let Some(list) = fused_blocks(parameters, index, (config, interleaved), biases)? {
-            return Ok(list);
-        }
+    let biases = (&input_bias, &output_bias);
+    let order = (transposed, interleaved);
+    if let Some(list) = fused_blocks(parameters, index, config, order, biases)? {
+        return Ok(list);
     }
     let (inputs, outputs) = (stack(Part::ExpertGateUp)?, stack(Part::ExpertDown)?);
     let rows = inputs.dim(1)?;
@@ -256,17 +255,24 @@ fn fused(
         .collect()
 }
 
-/// The same, of quantized weights that stay as they are: their rows are outputs, other than their shapes say.
+/// The same, of quantized weights that stay as they are, where their rows are outputs.
 fn fused_blocks(
     parameters: &Parameters<'_>,
     index: usize,
-    (config, interleaved): (&DecoderConfig, bool),
+    config: &DecoderConfig,
+    (transposed, interleaved): (bool, bool),
     (input_bias, output_bias): (&Option<Tensor>, &Option<Tensor>),
 ) -> Result<Option<Vec<MlpLayer>>> {
     let stack = |part: Part| -> Result<Option<QuantizedTensor>> {
         let place = part.at(index);
+        if parameters.turned(place) != transposed {
+            return Ok(None);
+        }
         match parameters.shape(place)?[..] {
-            [count, inputs, outputs] => parameters.blocks(place, &[count, outputs, inputs]),
+            [count, rows, columns] if transposed => {
+                parameters.blocks(place, &[count, columns, rows])
+            }
+            [count, rows, columns] => parameters.blocks(place, &[count, rows, columns]),
             _ => Ok(None),
         }
     };

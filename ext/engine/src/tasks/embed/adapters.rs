@@ -417,7 +417,14 @@ impl WeightSource for Adapted {
     }
 
     fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
+        if self.updates.contains_key(name) {
+            return Ok(None);
+        }
         self.inner.file_blocks(self.stored(name))
+    }
+
+    fn turned(&self, name: &str) -> bool {
+        self.inner.turned(self.stored(name))
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -159,14 +159,13 @@ impl Grouped {
         Ok(Blocks::of(kind, blocks))
     }
 
-    /// The type of groups with scales of f32 that has these numbers. Numbers that their library rounds once more, to 16
-    /// bits, have none.
+    /// The type of groups with scales of f32 that has these numbers.
     fn group_type(&self) -> Option<(BlockType, GroupForm)> {
-        let rounded = self.rounding != Rounding::None;
-        if rounded || self.codes.is_empty() || !self.columns.is_multiple_of(GROUP) {
+        if self.codes.is_empty() || !self.columns.is_multiple_of(GROUP) {
             return None;
         }
         let kind = match &self.levels {
+            Levels::Codes if self.rounding != Rounding::None => return None,
             Levels::Codes if self.codes.iter().all(|&code| code < 16) => BlockType::Int4,
             Levels::Codes => BlockType::Int8,
             Levels::Table(table) => self.table_type(table)?,
@@ -182,16 +181,17 @@ impl Grouped {
         fits.then_some((kind, form))
     }
 
-    /// The type that looks codes up in this table.
+    /// The type that looks codes up in this table and rounds as much.
     fn table_type(&self, table: &[f32; 256]) -> Option<BlockType> {
         let plain = |group: &Group| group.zero == 0.0 && group.minimum == 0.0;
-        if self.affine || !self.groups.iter().all(plain) {
+        let factored = self.rounding != Rounding::None && self.factor != 1.0;
+        if self.affine || factored || !self.groups.iter().all(plain) {
             return None;
         }
         let numbers = |code: u8| !table[usize::from(code)].is_nan();
         let has = |kind: &BlockType| {
             let levels = GroupForm::of(*kind)
-                .filter(|form| !form.has_minimum)?
+                .filter(|form| !form.has_minimum && form.rounding == self.rounding)?
                 .levels();
             let mut both = table.iter().zip(levels);
             both.all(|(a, b)| a == b || a.is_nan()).then_some(*kind)
@@ -375,12 +375,17 @@ mod tests {
         for expected in [
             BlockType::Nf4,
             BlockType::Fp4,
+            BlockType::Nf4Bf16,
+            BlockType::Nf4F16,
+            BlockType::Fp4Bf16,
+            BlockType::Fp4F16,
             BlockType::NvFp4,
             BlockType::Fp8,
         ] {
             let form = GroupForm::of(expected).unwrap();
             let mut grouped = fine(if form.bits == 4 { 15 } else { 120 }, false);
             grouped.levels = Levels::Table(Box::new(*form.levels()));
+            grouped.rounding = form.rounding;
             grouped.layout = Layout::Grid {
                 rows: 1,
                 columns: form.run,
@@ -400,6 +405,17 @@ mod tests {
                 assert!(grouped.blocks().unwrap().is_none());
             }
         }
+    }
+
+    #[test]
+    fn rounded_numbers_other_than_those_of_tables_are_expanded() {
+        let mut codes = fine(15, false);
+        codes.rounding = Rounding::Bf16;
+        assert!(codes.blocks().unwrap().is_none());
+        let form = GroupForm::of(BlockType::NvFp4).unwrap();
+        codes.levels = Levels::Table(Box::new(*form.levels()));
+        codes.groups = vec![Group::scaled(0.1); 3];
+        assert!(codes.blocks().unwrap().is_none());
     }
 
     #[test]

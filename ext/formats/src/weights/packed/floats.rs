@@ -157,14 +157,15 @@ fn shifted_level(code: u8) -> u8 {
     }
 }
 
-/// MXFP4: nibbles in the order of elements, low ones first, and a power of two for every 32 of them.
+/// MXFP4: nibbles in the order of elements, low ones first, and a power of two for every 32 of them. Codes are bytes or
+/// words, whose types and shapes callers have looked at.
 pub fn mxfp4(
     parts: &Parts<'_>,
     (codes, scales): (&str, &str),
     (matrix_rows, columns): (usize, usize),
     total_rows: usize,
 ) -> Result<Grouped> {
-    let (nibbles, bytes) = (parts.bytes(codes)?, parts.bytes(scales)?);
+    let (nibbles, bytes) = (parts.all_bytes(codes)?, parts.bytes(scales)?);
     let width = columns / 2;
     let all = rows(total_rows, columns, |row, column| {
         let byte = nibbles[row * width + column / 2];

@@ -1,10 +1,10 @@
 //! Quantized weights of any file in one form: a code for every element, what codes stand for, and groups of elements
 //! that share a scale.
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
 use crate::Result;
+pub use base::quant::Rounding;
 use base::runtime::threads;
 
 /// Matrices below one another, whose rows are whole.
@@ -30,13 +30,6 @@ pub enum Levels {
     /// Itself.
     Codes,
     Table(Box<[f32; 256]>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
-    None,
-    F16,
-    Bf16,
 }
 
 /// (level − zero) · scale + minimum.
@@ -152,17 +145,9 @@ impl Grouped {
                 } else {
                     scaled
                 };
-                *value = self.rounded(value_of_group * self.factor);
+                *value = self.rounding.of(value_of_group * self.factor);
             }
             column = end;
-        }
-    }
-
-    fn rounded(&self, value: f32) -> f32 {
-        match self.rounding {
-            Rounding::None => value,
-            Rounding::F16 => f16::from_f32(value).to_f32(),
-            Rounding::Bf16 => bf16::from_f32(value).to_f32(),
         }
     }
 }

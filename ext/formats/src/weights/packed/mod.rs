@@ -79,12 +79,14 @@ pub fn unpacked(
         Method::Mlx => mlx::find,
     };
     let (mut weights, mut hidden) = (BTreeMap::new(), BTreeSet::new());
+    let mut all_parts = BTreeMap::new();
     for name in &names {
         if let Some(found) = find(&parts, &scheme, name)? {
             let own = std::iter::once(&found.name).chain(&found.parts);
-            let own: BTreeSet<&String> = own.collect();
-            let infos = own.into_iter().filter_map(|part| source.info(part));
+            let own: BTreeSet<String> = own.cloned().collect();
+            let infos = own.iter().filter_map(|part| source.info(part));
             let bytes = infos.map(|info| info.bytes).sum();
+            all_parts.insert(found.name.clone(), own);
             weights.insert(found.name, (found.packed, bytes));
             hidden.extend(found.parts);
         }
@@ -92,6 +94,7 @@ pub fn unpacked(
     Ok(Arc::new(Unpacked {
         source,
         weights,
+        parts: all_parts,
         hidden,
         expanded: Mutex::default(),
     }))
@@ -101,6 +104,8 @@ struct Unpacked {
     source: Arc<dyn WeightSource>,
     /// With the bytes of all parts.
     weights: BTreeMap<String, (Packed, usize)>,
+    /// Their parts, by the names of the weights.
+    parts: BTreeMap<String, BTreeSet<String>>,
     /// Parts of weights, which nothing else asks for.
     hidden: BTreeSet<String>,
     expanded: Mutex<BTreeSet<&'static str>>,
@@ -183,6 +188,20 @@ impl WeightSource for Unpacked {
         };
         let blocks = self.unpack(name, packed)?.file_blocks()?;
         Ok(blocks.map(|blocks| blocks.tensor(packed)))
+    }
+
+    fn turned(&self, name: &str) -> bool {
+        match self.weights.get(name) {
+            Some((packed, _)) => packed.transposed,
+            None => self.source.turned(name),
+        }
+    }
+
+    fn release(&self, name: &str) {
+        match self.parts.get(name) {
+            Some(parts) => parts.iter().for_each(|part| self.source.release(part)),
+            None => self.source.release(name),
+        }
     }
 
     fn expanded(&self) -> Vec<&'static str> {

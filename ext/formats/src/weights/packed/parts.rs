@@ -79,6 +79,14 @@ impl Parts<'_> {
         }
     }
 
+    /// Elements of any type, as bytes.
+    pub fn all_bytes(&self, name: &str) -> Result<Bytes> {
+        match self.0.raw(name) {
+            Some((_, bytes)) => Ok(bytes),
+            None => Err(self.corrupt(name, "its elements are not numbers")),
+        }
+    }
+
     /// Elements of four bytes.
     pub fn words(&self, name: &str) -> Result<Vec<u32>> {
         match self.0.raw(name) {

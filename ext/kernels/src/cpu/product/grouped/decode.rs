@@ -1,7 +1,7 @@
 //! How codes become vectors of numbers, by instruction set.
 
 use crate::cpu::simd::{Portable, Simd, MOST_LANES};
-use base::quant::half_of_e4m3;
+use base::quant::{half_of_e4m3, Rounding};
 
 /// Every method is unsafe for one reason: the CPU must have the instruction set.
 #[allow(clippy::missing_safety_doc)]
@@ -30,6 +30,28 @@ pub(super) trait Decode: Simd {
     unsafe fn floats(from: *const u8) -> Self::V {
         // SAFETY: the caller vouches for the bytes and the instruction set.
         unsafe { each::<Self>(from, half_of_e4m3) }
+    }
+
+    /// The nearest number of bf16, ties to even.
+    #[inline(always)]
+    unsafe fn as_bf16(v: Self::V) -> Self::V {
+        let mut halves = [0u16; MOST_LANES];
+        // SAFETY: the array has as many numbers as the longest vector; the caller has the instruction set.
+        unsafe {
+            Self::store_bf16(halves.as_mut_ptr(), v);
+            Self::load_bf16(halves.as_ptr())
+        }
+    }
+
+    /// The nearest number of f16, ties to even.
+    #[inline(always)]
+    unsafe fn as_f16(v: Self::V) -> Self::V {
+        let mut halves = [0u16; MOST_LANES];
+        // SAFETY: the array has as many numbers as the longest vector; the caller has the instruction set.
+        unsafe {
+            Self::store_f16(halves.as_mut_ptr(), v);
+            Self::load_f16(halves.as_ptr())
+        }
     }
 
     /// a · b + c, rounded once on every instruction set.
@@ -79,6 +101,14 @@ impl Decode for Portable {
     lane_by_lane!(<Portable as Simd>::LANES);
 
     #[inline(always)]
+    unsafe fn as_bf16(v: Self::V) -> Self::V {
+        v.map(|value| Rounding::Bf16.of(value))
+    }
+    #[inline(always)]
+    unsafe fn as_f16(v: Self::V) -> Self::V {
+        v.map(|value| Rounding::F16.of(value))
+    }
+    #[inline(always)]
     unsafe fn fuse(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
@@ -98,6 +128,8 @@ mod x86 {
 
     /// The bits of a half but for the one that the sign of a byte was copied to.
     const HALF: i16 = 0xbfff_u16 as i16;
+    /// The bits of an f32 that a bf16 has.
+    const UPPER: i32 = 0xffff_0000_u32 as i32;
 
     impl Decode for Avx2 {
         type Words = __m256i;
@@ -147,6 +179,22 @@ mod x86 {
                 _mm256_cvtph_ps(half)
             }
         }
+        #[inline(always)]
+        unsafe fn as_bf16(v: __m256) -> __m256 {
+            // SAFETY: the CPU has AVX2; this touches registers alone.
+            unsafe {
+                let bits = _mm256_castps_si256(v);
+                let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                let raised = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+                let rounded = _mm256_add_epi32(raised, last);
+                _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(UPPER)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn as_f16(v: __m256) -> __m256 {
+            // SAFETY: the CPU has AVX2 and F16C; this touches registers alone.
+            unsafe { _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+        }
     }
 
     impl Decode for Avx512 {
@@ -185,6 +233,22 @@ mod x86 {
                 let half = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(HALF));
                 _mm512_cvtph_ps(half)
             }
+        }
+        #[inline(always)]
+        unsafe fn as_bf16(v: __m512) -> __m512 {
+            // SAFETY: the CPU has AVX-512F; this touches registers alone.
+            unsafe {
+                let bits = _mm512_castps_si512(v);
+                let last = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let raised = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+                let rounded = _mm512_add_epi32(raised, last);
+                _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(UPPER)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn as_f16(v: __m512) -> __m512 {
+            // SAFETY: the CPU has AVX-512F; this touches registers alone.
+            unsafe { _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
         }
     }
 }

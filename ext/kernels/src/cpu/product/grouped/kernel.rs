@@ -1,7 +1,8 @@
 //! Rows of x times one panel.
 //!
 //! There is one order of sums, whatever the instruction set and the number of rows, so that all give the same bits:
-//! four sums of a group take the inputs in turns, are added up, and scaled.
+//! four sums of a group take the inputs in turns, are added up, and scaled. Where weights are rounded, each is scaled
+//! and rounded before it is multiplied.
 
 use super::decode::Decode;
 use super::PANEL;
@@ -9,7 +10,7 @@ use crate::cpu::isa::dispatched;
 use crate::cpu::product::driver::Sums;
 use crate::cpu::product::row_tiles::in_row_tiles;
 use crate::cpu::simd::Simd;
-use base::quant::{BlockType, GROUP};
+use base::quant::{BlockType, Rounding, GROUP};
 
 /// Rows that are multiplied together at most.
 pub(super) const MOST_ROWS: usize = 6;
@@ -58,6 +59,8 @@ trait Format {
     const WIDE: bool = false;
     /// Whether those are floats.
     const FLOATS: bool = false;
+    /// What scaled levels are rounded to.
+    const ROUNDING: Rounding = Rounding::None;
 
     const RUNS: usize = GROUP / Self::RUN;
     const HEADER: usize = (Self::RUNS + Self::MINIMUM as usize) * 4 * PANEL;
@@ -68,6 +71,16 @@ trait Format {
 
 struct Levels;
 impl Format for Levels {}
+
+struct LevelsAsBf16;
+impl Format for LevelsAsBf16 {
+    const ROUNDING: Rounding = Rounding::Bf16;
+}
+
+struct LevelsAsF16;
+impl Format for LevelsAsF16 {
+    const ROUNDING: Rounding = Rounding::F16;
+}
 
 struct LevelsOfRuns;
 impl Format for LevelsOfRuns {
@@ -94,19 +107,32 @@ impl Format for BytesAboveMinimum {
 /// The sums of a group's rows that take turns.
 type Turns<S, const R: usize> = [[<S as Simd>::V; TURNS]; R];
 
+/// A level, scaled here where the product is rounded.
+#[inline(always)]
+unsafe fn weight<S: Decode, F: Format>(level: S::V, scale: S::V) -> S::V {
+    // SAFETY: the caller has the instruction set; this touches registers alone.
+    unsafe {
+        match F::ROUNDING {
+            Rounding::None => level,
+            Rounding::Bf16 => S::as_bf16(S::mul(level, scale)),
+            Rounding::F16 => S::as_f16(S::mul(level, scale)),
+        }
+    }
+}
+
 /// Adds the products of eight inputs, whose codes for the lanes of a vector begin at `codes`.
 #[inline(always)]
 unsafe fn add_eight<S: Decode, F: Format, const R: usize>(
     sums: &mut Turns<S, R>,
     codes: *const u8,
-    table: S::Table,
+    (table, scale): (S::Table, S::V),
     (x, stride): (*const f32, usize),
 ) {
     // SAFETY: the caller has eight inputs of R rows and of the codes, and the instruction set; the sums have R rows.
     unsafe {
         macro_rules! input {
             ($level:expr, $input:literal) => {
-                let level = $level;
+                let level = weight::<S, F>($level, scale);
                 let mut r = 0;
                 while r < R {
                     let x = S::splat(*x.add(r * stride + $input));
@@ -170,19 +196,23 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
             let mut run = 0;
             while run < F::RUNS {
                 let mut sums: Turns<S, R> = [[S::splat(0.0); TURNS]; R];
+                let scale = number(run);
                 let mut step = run * F::RUN / 8;
                 while step < (run + 1) * F::RUN / 8 {
                     let codes = at.add(F::HEADER + step * F::STEP + lane_bytes);
                     let x = operands.x.add(group * GROUP + 8 * step);
-                    add_eight::<S, F, R>(&mut sums, codes, table, (x, stride));
+                    add_eight::<S, F, R>(&mut sums, codes, (table, scale), (x, stride));
                     step += 1;
                 }
-                let scale = number(run);
                 let mut r = 0;
                 while r < R {
                     let [a, b, c, d] = sums[r];
                     let sum = S::add(S::add(a, b), S::add(c, d));
-                    totals[r] = S::fuse(sum, scale, totals[r]);
+                    totals[r] = if matches!(F::ROUNDING, Rounding::None) {
+                        S::fuse(sum, scale, totals[r])
+                    } else {
+                        S::add(sum, totals[r])
+                    };
                     r += 1;
                 }
                 run += 1;
@@ -230,6 +260,12 @@ unsafe fn multiply_with<S: Decode>(
     unsafe {
         match kind {
             BlockType::Nf4 | BlockType::Fp4 => multiply_format::<S, Levels>(operands, rows, sums),
+            BlockType::Nf4Bf16 | BlockType::Fp4Bf16 => {
+                multiply_format::<S, LevelsAsBf16>(operands, rows, sums)
+            }
+            BlockType::Nf4F16 | BlockType::Fp4F16 => {
+                multiply_format::<S, LevelsAsF16>(operands, rows, sums)
+            }
             BlockType::NvFp4 | BlockType::Iq2 => {
                 multiply_format::<S, LevelsOfRuns>(operands, rows, sums)
             }

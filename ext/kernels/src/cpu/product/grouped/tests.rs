@@ -1,6 +1,7 @@
 use super::*;
 use crate::cpu::test_numbers::numbers;
 use base::quant::noise::random_matrix;
+use base::quant::Rounding;
 use base::runtime::bytes::Bytes;
 
 fn matrix(blocks: &QuantizedTensor) -> GroupedMatrix {
@@ -50,6 +51,32 @@ fn every_instruction_set_gives_the_same_bits() {
         for isa in Isa::of_numbers() {
             let found = product(isa, &packed, &x);
             assert!(found == expected, "{} on {isa:?}", kind.name());
+        }
+    }
+}
+
+/// One input is 1 and the others are 0: the product is a column of weights.
+#[test]
+fn every_weight_is_the_expanded_one() {
+    let (inputs, outputs) = (128, 35);
+    let rounded = BlockType::GROUPED.into_iter().filter(|kind| {
+        let form = GroupForm::of(*kind).unwrap();
+        form.rounding != Rounding::None
+    });
+    let kinds: Vec<BlockType> = rounded.chain([BlockType::Nf4, BlockType::Fp4]).collect();
+    assert_eq!(kinds.len(), 6);
+    let mut x = vec![0.0; inputs * inputs];
+    (0..inputs).for_each(|at| x[at * inputs + at] = 1.0);
+    for kind in kinds {
+        let blocks = random_matrix(kind, outputs, inputs);
+        let dense = blocks.dequantize().unwrap();
+        let packed = matrix(&blocks);
+        for isa in Isa::of_numbers() {
+            let found = product(isa, &packed, &x);
+            for (at, found) in found.iter().enumerate() {
+                let wanted = dense[at % outputs * inputs + at / outputs];
+                assert!(found == &wanted, "{}: {found} for {wanted}", kind.name());
+            }
         }
     }
 }
