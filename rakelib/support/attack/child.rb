@@ -5,6 +5,7 @@ require "candle"
 require "fileutils"
 require "timeout"
 require "tmpdir"
+require_relative "../../../spec/support/seeded_models"
 require_relative "mutations"
 require_relative "arguments"
 require_relative "circumstances"
@@ -79,6 +80,8 @@ class Inputs
   def copy_of(name)
     (@copies ||= {})[name] ||= File.join(@folder, name.delete_prefix("../")).tap do |copy|
       FileUtils.mkdir_p(File.dirname(copy))
+      next SeededModels.write(File.basename(name), FileUtils.mkdir(copy).first) if name.start_with?("seeded/")
+
       FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
       Sights.materialize(copy)
     end
@@ -151,6 +154,17 @@ class Inputs
     name = Mutations.new(random).pick(%w[bert-sentence modernbert deberta-v2 nomic-bert albert mpnet decoders/llama])
     copy = damaged(name, "config.json") { |bytes| Mutations.new(random).json(bytes) }
     Candle::EmbeddingModel.from_pretrained(copy, device: "cpu").embed("the fox")
+  end
+
+  # A decoder whose layers keep states beside keys and values.
+  def try_states(random)
+    mutations = Mutations.new(random)
+    file = mutations.pick(%w[config.json config.json model.safetensors])
+    copy = damaged("seeded/falcon_h1", file) do |bytes|
+      file == "config.json" ? mutations.json(bytes) : mutations.safetensors(bytes)
+    end
+    llm = Candle::LLM.from_pretrained(copy, device: "cpu")
+    2.times { llm.generate("the fox the fox", max_length: 4, speculative: :lookup) }
   end
 
   def try_modules(random)
