@@ -37,6 +37,28 @@ RSpec.describe Candle::AudioClassifier do
       .to raise_error(Candle::UnsupportedModelError, /Candle::AudioClassifier/)
   end
 
+  %w[hubert-classifier wav2vec2-bert-classifier].each do |name|
+    it "gives the scores of transformers for #{name}" do
+      model = load.call(name)
+      TinyModels.record("speech/#{name}").each do |audio, expected|
+        audio = File.expand_path("../fixtures/audio/#{audio}", __dir__)
+        found = model.classify(audio).to_h { |entry| entry.values_at(:label, :score) }
+        scores = found.values_at("yes", "no", "stop")
+        expect(scores.zip(expected).map { |a, b| (a - b).abs }.max).to be < 1e-4
+      end
+      expect(Candle::ModelKind.of(model.model_id)).to eq(:audio_classifier)
+    end
+  end
+
+  it "refuses heads that label no whole audio" do
+    %w[wav2vec2-voices wavlm-voices wav2vec2-bert-voices].each do |name|
+      expect do
+        load.call(name)
+      end.to raise_error(Candle::UnsupportedModelError, /tells voices apart.*AudioEmbeddingModel/)
+    end
+    expect { load.call("wav2vec2-frames") }.to raise_error(Candle::UnsupportedModelError, /labels every frame/)
+  end
+
   it "takes every kind of audio, and several at once" do
     model = load.call("wav2vec2-classifier")
     alone = model.classify(tones)
@@ -88,6 +110,21 @@ RSpec.describe Candle::AudioEmbeddingModel do
     end
     expect(Candle.supported_models.find { |known| known[:model_type] == "audio-spectrogram-transformer" }[:tasks])
       .to eq(%i[audio_embedding audio_classifier])
+  end
+
+  %w[wav2vec2-voices wavlm-voices wav2vec2-bert-voices].each do |name|
+    it "gives the vectors of transformers that tell voices apart with #{name}" do
+      model = described_class.from_pretrained(TinyModels.path("speech/#{name}"), device: "cpu")
+      TinyModels.record("speech/#{name}").each do |audio, expected|
+        found = model.embed(File.expand_path("../fixtures/audio/#{audio}", __dir__), normalize: false)
+        expect(found.size).to eq(expected.size)
+        expect(found.zip(expected).map { |a, b| (a - b).abs }.max).to be < 1e-4
+      end
+      expect(model.dimension).to eq(model.embed(tones).size)
+      expect(model.warm_up).to be(model)
+      expect(Candle::ModelKind.of(model.model_id)).to eq(:audio_embedding)
+      expect { model.embed([0.1] * 400, sample_rate: 16_000) }.to raise_error(Candle::InvalidInputError, /too short/)
+    end
   end
 
   %w[wav2vec2-adapter wavlm-adapter wav2vec2-bert-adapter wav2vec2-bert-masked].each do |name|

@@ -54,6 +54,22 @@ RSpec.describe Candle::Audio do
     end
   end
 
+  JSON.parse(File.read(File.expand_path("../fixtures/audio/resampled.json", __dir__))).each do |rate, expected|
+    it "resamples from #{rate} Hz as torchaudio does" do
+      rate = rate.to_i
+      # A sweep over all frequencies.
+      samples = Array.new(rate / 5) { |at| (((at * at * 37) % 65_536) - 32_768) / 65_536.0 }
+      audio = described_class.open(samples, sample_rate: rate).resample(16_000)
+      found = audio.samples(as: :array)
+      expect(found.size).to eq(expected["count"])
+      wanted = expected["samples"]
+      expect(wanted.each_with_index.map { |value, at| (found[at * 11] - value).abs }.max).to be < 1e-5
+      model = Candle::Transcriber.from_pretrained(TinyModels.path("speech/whisper"), device: "cpu")
+      rows = model.features(audio).to_a.values_at(*expected["frames"])
+      expect(rows.zip(expected["features"]).flat_map { |a, b| a.zip(b).map { |x, y| (x - y).abs } }.max).to be < 1e-4
+    end
+  end
+
   it "decodes Opus as libopus does" do
     JSON.parse(File.read(File.join(folder, "opus.json"))).each do |name, expected|
       audio = file(name)

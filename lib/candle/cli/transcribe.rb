@@ -8,6 +8,10 @@ module Candle
     #
     # @api private
     class Transcribe < Verb
+      # Files of which the windows are computed together.
+      TOGETHER = 8
+      private_constant :TOGETHER
+
       # @param files [Array<String>]
       # @return [void]
       # @raise [ArgumentError] without a file
@@ -15,7 +19,9 @@ module Candle
         raise ArgumentError, "name at least one audio file" if files.empty?
 
         model = load_model(:speech, options[:model])
-        files.each { |file| write(file, model) }
+        return write(files.first, model) if files.size == 1
+
+        files.each_slice(TOGETHER) { |slice| write_all(slice, model) }
       end
 
       private
@@ -23,8 +29,24 @@ module Candle
       def write(file, model)
         # Text goes out as it comes.
         live = options[:format] == "txt" && !options[:output]
-        result = model.transcribe(file, **settings) { |segment| $stdout.print(segment[:text]) if live }
-        return puts if live
+        return put(file, model.transcribe(file, progress: true, **settings)) unless live
+
+        model.transcribe(file, **settings) { |segment| $stdout.print(segment[:text]) }
+        puts
+      end
+
+      # Their windows are computed together.
+      def write_all(files, model)
+        results = model.transcribe(files, progress: true, **settings)
+        files.zip(results) { |file, result| put(file, result) }
+      rescue Candle::Error
+        raise if files.one?
+
+        # What is wrong with one file doesn't keep those before it from their texts.
+        files.each { |file| write_all([file], model) }
+      end
+
+      def put(file, result)
         return puts(formatted(file, result)) unless options[:output]
 
         File.write(options[:output], formatted(file, result), mode: "a")

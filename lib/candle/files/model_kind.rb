@@ -40,6 +40,7 @@ module Candle
     HEADS = {
       /\A(Wav2Vec2(Bert)?|Hubert|WavLM)ForSequenceClassification\z|\AASTForAudioClassification\z/ => :audio_classifier,
       /\A(Wav2Vec2(Bert)?|Hubert|WavLM|AST|Clap)Model(WithProjection)?\z/ => :audio_embedding,
+      /\A(Wav2Vec2(Bert)?|WavLM)ForXVector\z/ => :audio_embedding,
       /ForSequenceClassification\z/ => :sequence, /ForTokenClassification\z/ => :ner, /ForMaskedLM\z/ => :masked_lm,
       /ForQuestionAnswering(Simple)?\z/ => :question_answering,
       /\A(CLIP|Siglip2?|MetaClip2)Model\z/ => :clip, /ForImageClassification(WithTeacher)?\z/ => :image_classifier,

@@ -76,7 +76,12 @@ module Candle
       end
 
       def words?(form)
-        form["timestamp_granularities"].to_s.split(",").include?("word")
+        granularities(form).include?("word")
+      end
+
+      def granularities(form)
+        given = form["timestamp_granularities"].to_s.split(",").map(&:strip) - [""]
+        given.empty? ? %w[segment] : given
       end
 
       def written(result, format, task, form)
@@ -90,11 +95,14 @@ module Candle
       end
 
       def verbose(result, task, form)
-        found = { task: task.to_s, language: result.language, duration: result.duration, text: result.text.strip,
-                  segments: result.segments.each_with_index.map { |segment, index| segment(segment, index) } }
-        return found unless words?(form)
+        found = { task: task.to_s, language: LanguageNames.of(result.language), duration: result.duration,
+                  text: result.text.strip }
+        if words?(form)
+          found[:words] = result.words.map { |word| { word: word[:text].strip, **word.slice(:start, :end) } }
+        end
+        return found unless granularities(form).include?("segment")
 
-        found.merge(words: result.words.map { |word| { word: word[:text].strip, **word.slice(:start, :end) } })
+        found.merge(segments: result.segments.each_with_index.map { |segment, index| segment(segment, index) })
       end
 
       def segment(segment, index)

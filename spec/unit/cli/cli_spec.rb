@@ -41,6 +41,15 @@ RSpec.describe Candle::CLI do
     cli(*command, "--format", "txt", "-o", "out.txt")
     expect(File.read("out.txt")).to eq("#{result.text.strip}\n")
     expect(cli(*command, "--vocabulary", "hello", "world").fetch(1).split.uniq - %w[hello world]).to be_empty
+    long = File.expand_path("../../fixtures/audio/long.flac", __dir__)
+    texts = [audio, long].to_h { |file| [file, transcriber.transcribe(file, language: "en", num_beams: 1).text.strip] }
+    texts = [texts[audio], *([texts[long], texts[audio]] * 5)]
+    many = ["transcribe", audio, *([long, audio] * 5), *command.drop(2)]
+    expect(cli(*many)[0, 2]).to eq([0, texts.map { |text| "#{text}\n" }.join])
+    expect(json_lines(cli(*many, "--format", "json")[1]).map { |line| line["text"].strip }).to eq(texts)
+    status, output, problem = cli("transcribe", audio, __FILE__, *command.drop(2))
+    expect([status, output]).to eq([1, "#{texts.first}\n"])
+    expect(problem).to include(File.basename(__FILE__)).or include("audio")
     expect(cli("transcribe", "-m", model)).to match([2, "", /at least one audio file/])
     expect(cli("transcribe", "none.wav", "-m", model)).to match([1, "", /none.wav/])
   end

@@ -32,17 +32,30 @@ RSpec.describe Candle::Server do
       expect(send_form("transcriptions", fields.merge(response_format: format)).text).to eq(wanted)
     end
     german = { **fields, language: "de", response_format: "verbose_json" }
-    verbose = german.merge("timestamp_granularities[]" => "word")
-    found = send_form("transcriptions", verbose).json
-    expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "de", 0.8])
+    found = send_form("transcriptions", german).json
+    expect(found.values_at("task", "language", "duration")).to eq(["transcribe", "german", 0.8])
     segment = found["segments"].first
     spoken = server.models.fetch("speech").model.transcribe(path, language: "de", timestamp_tokens: true)
     expect(found["segments"].flat_map { |one| one["tokens"] }).to eq(spoken.token_ids)
     expect(segment["compression_ratio"]).to eq(segment["text"].bytesize.fdiv(Zlib.deflate(segment["text"]).bytesize))
-    expect(found["words"].first.keys).to eq(%w[word start end])
-    both = [*german, ["timestamp_granularities[]", "word"], ["timestamp_granularities[]", "segment"]]
-    expect(send_form("transcriptions", both).json["words"]).to eq(found["words"])
+    words = send_form("transcriptions", german.merge("timestamp_granularities[]" => "word")).json
+    expect(words["words"].first.keys).to eq(%w[word start end])
+    expect([found.key?("words"), words.key?("segments")]).to eq([false, false])
+    both = send_form("transcriptions", [*german, ["timestamp_granularities[]", "word"],
+                                        ["timestamp_granularities[]", "segment"]]).json
+    expect(both["words"]).to eq(words["words"])
+    expect(both["segments"].map { |one| one["tokens"] }).to eq(found["segments"].map { |one| one["tokens"] })
+    segments = send_form("transcriptions", german.merge("timestamp_granularities[]" => "segment")).json
+    expect(segments).to eq(found)
     expect(send_form("transcriptions", { model: "labels" }).json["text"]).not_to be_empty
+  end
+
+  it "calls languages as OpenAI does" do
+    source = File.read(File.expand_path("../../../ext/engine/src/tasks/transcribe/languages.rs", __dir__))
+    known = source[/LANGUAGES.*?\];/m].scan(/\("([a-z]+)", "([^"]+)"\)/)
+    expect(known.size).to be > 90
+    expect(known.map { |code, _| Candle::Server::LanguageNames.of(code) }).to eq(known.map(&:last))
+    expect([nil, "xx"].map { |code| Candle::Server::LanguageNames.of(code) }).to eq([nil, "xx"])
   end
 
   it "translates, and streams segments" do

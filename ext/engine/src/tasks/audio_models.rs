@@ -2,14 +2,16 @@
 
 use candle_core::{DType, Tensor};
 
+use crate::models::modules::Modules;
 use crate::models::parameters::Parameters;
-use crate::models::parts::Part;
+use crate::models::parts::{Names, Part};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::nn::{Linear, Norm};
 use crate::{CancelToken, Device, Error, Result};
 use base::runtime::{memory, threads};
 use formats::audio::Extractor;
 use formats::files::model_files::ModelFiles;
+use formats::files::raw_config::RawConfig;
 
 use super::clap::ClapModel;
 use super::classify;
@@ -17,8 +19,9 @@ use super::classify::Logits;
 use super::embed::Embeddings;
 use super::loading::{Checkpoint, LoadOptions, ModelInfo, ModelShape};
 use super::transcribe::{extractor_of, Sound};
+use super::voices::VoiceHead;
 
-/// An audio as the mean of its encoder's states, or of the tokens that stand for it.
+/// An audio as the mean of its encoder's states, as what tells voices apart, or as the tokens that stand for it.
 pub struct AudioEmbeddingModel {
     body: Body,
     info: ModelInfo,
@@ -27,8 +30,16 @@ pub struct AudioEmbeddingModel {
 #[allow(clippy::large_enum_variant, reason = "one per model")]
 enum Body {
     Listener(Listener),
+    Voices(Voices),
     /// Audio and texts (CLAP).
     Shared(ClapModel),
+}
+
+/// A model that was trained to tell voices apart.
+struct Voices {
+    listener: Listener,
+    shares: Option<Vec<f32>>,
+    head: VoiceHead,
 }
 
 pub struct AudioClassifyModel {
@@ -79,11 +90,12 @@ impl Listener {
         Ok((listener, info))
     }
 
-    /// What `read` makes of the states of each audio, [states, hidden], one row after the other.
+    /// What `read` makes of the states of each audio, [states, hidden], one row after the other. It needs at least
+    /// so many of them.
     fn rows(
         &self,
         sounds: &[Sound],
-        shares: Option<&[f32]>,
+        (shares, least): (Option<&[f32]>, usize),
         cancel: &CancelToken,
         read: impl Fn(&Tensor) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
@@ -91,7 +103,7 @@ impl Listener {
         for sound in sounds {
             let audio = sound.load(self.extractor.rate(), cancel)?;
             let features = self.extractor.extract(audio.samples(), 0, cancel)?;
-            if self.model.states(features.frames) == 0 {
+            if self.model.states(features.frames) < least {
                 return Err(Error::InvalidInput(format!(
                     "an audio of {:.3} seconds is too short for this model",
                     audio.duration()
@@ -126,10 +138,27 @@ impl AudioEmbeddingModel {
         let (listener, mut info) = Listener::load(&checkpoint, files, cancel)?;
         info.inventory
             .add_rows("l2_normalize", &checkpoint.opened)?;
-        Ok(Self {
-            body: Body::Listener(listener),
-            info,
-        })
+        let names = checkpoint.source.names();
+        let modules = checkpoint_modules(&checkpoint, &names);
+        if !VoiceHead::is_in(&modules) {
+            return Ok(Self {
+                body: Body::Listener(listener),
+                info,
+            });
+        }
+        let config = checkpoint.required_config("audio")?;
+        refuse_adapter(&listener, config, "models that tell voices apart")?;
+        let names = Blueprint::from_config(config)?.names;
+        let head = VoiceHead::load(&modules, config, info.hidden_size)?;
+        head.list(&mut info.inventory)?;
+        let shares = optional_shares(&checkpoint, (config, &names), info.layers + 1)?;
+        info.hidden_size = head.dimension();
+        let body = Body::Voices(Voices {
+            listener,
+            shares,
+            head,
+        });
+        Ok(Self { body, info })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -144,7 +173,9 @@ impl AudioEmbeddingModel {
     /// Samples per second that it reads.
     pub fn sample_rate(&self) -> u32 {
         match &self.body {
-            Body::Listener(listener) => listener.extractor.rate(),
+            Body::Listener(listener) | Body::Voices(Voices { listener, .. }) => {
+                listener.extractor.rate()
+            }
             Body::Shared(model) => model.sample_rate(),
         }
     }
@@ -152,7 +183,7 @@ impl AudioEmbeddingModel {
     fn shared(&self) -> Result<&ClapModel> {
         match &self.body {
             Body::Shared(model) => Ok(model),
-            Body::Listener(_) => Err(Error::InvalidInput(
+            Body::Listener(_) | Body::Voices(_) => Err(Error::InvalidInput(
                 "this model does not read texts: use CLAP".to_owned(),
             )),
         }
@@ -185,18 +216,26 @@ impl AudioEmbeddingModel {
         normalize: bool,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        let listener = match &self.body {
-            Body::Listener(listener) => listener,
+        let finish = |vector: Tensor| {
+            if normalize {
+                kernels::l2_normalize(&vector)
+            } else {
+                Ok(vector)
+            }
+        };
+        let values = match &self.body {
+            Body::Listener(listener) => listener.rows(sounds, (None, 1), cancel, |states| {
+                finish(listener.model.pool(states)?)
+            })?,
+            Body::Voices(voices) => {
+                let how = (voices.shares.as_deref(), voices.head.least_states());
+                let listener = &voices.listener;
+                listener.rows(sounds, how, cancel, |states| {
+                    finish(voices.head.forward(states)?)
+                })?
+            }
             Body::Shared(model) => return model.embed(sounds, normalize, cancel),
         };
-        let values = listener.rows(sounds, None, cancel, |states| {
-            let pooled = listener.model.pool(states)?;
-            if normalize {
-                kernels::l2_normalize(&pooled)
-            } else {
-                Ok(pooled)
-            }
-        })?;
         self.info.check_numbers(&values)?;
         Ok(Embeddings {
             values,
@@ -211,23 +250,11 @@ impl AudioClassifyModel {
         let checkpoint = Checkpoint::open(files, options, cancel)?;
         let (listener, mut info) = Listener::load(&checkpoint, files, cancel)?;
         let config = checkpoint.required_config("audio")?;
-        if listener.model.config().adapter.is_some() {
-            return Err(Error::unsupported(
-                config.file(),
-                "add_adapter is not supported in classifiers",
-            ));
-        }
+        refuse_adapter(&listener, config, "classifiers")?;
         let names = Blueprint::from_config(config)?.names;
         let source = checkpoint.source.as_ref();
         let parameters = Parameters::new(source, &names, &checkpoint.opened, checkpoint.dtype)?;
-        let before = parameters.has(Part::SequenceDense) || parameters.has(Part::SequenceNorm);
-        if !before || !parameters.has(Part::SequenceOutput) {
-            return Err(Error::unsupported(
-                &source.file(""),
-                "the checkpoint has no classifier for audio: use one that was trained for this task, or \
-                 AudioEmbeddingModel for vectors",
-            ));
-        }
+        refuse_other_heads(&checkpoint, &parameters)?;
         let hidden = info.hidden_size;
         let settings = listener.model.config().encoder.norm;
         let norm = parameters.optional_norm(Part::SequenceNorm, &[hidden], settings)?;
@@ -242,11 +269,7 @@ impl AudioClassifyModel {
             info.inventory.add_linear(dense)?;
         }
         info.inventory.add_linear(&head)?;
-        let shares = if config.opt_bool("use_weighted_layer_sum")? == Some(true) {
-            Some(shares(&parameters, info.layers + 1)?)
-        } else {
-            None
-        };
+        let shares = optional_shares(&checkpoint, (config, &names), info.layers + 1)?;
         let problem = config.opt_string("problem_type")?;
         Ok(Self {
             labels: classify::labels(&checkpoint, outputs)?,
@@ -275,8 +298,8 @@ impl AudioClassifyModel {
 
     /// One row of logits per audio, in their order.
     pub fn classify(&self, sounds: &[Sound], cancel: &CancelToken) -> Result<Logits> {
-        let shares = self.shares.as_deref();
-        let values = self.listener.rows(sounds, shares, cancel, |states| {
+        let how = (self.shares.as_deref(), 1);
+        let values = self.listener.rows(sounds, how, cancel, |states| {
             // The mean of projections is the projection of the mean.
             let mut x = self.listener.model.pool(states)?;
             if let Some(norm) = &self.norm {
@@ -295,6 +318,53 @@ impl AudioClassifyModel {
             independent: self.independent,
         })
     }
+}
+
+fn checkpoint_modules<'a>(checkpoint: &'a Checkpoint, names: &'a [String]) -> Modules<'a> {
+    let place = (&checkpoint.opened, checkpoint.dtype);
+    Modules::new(checkpoint.source.as_ref(), names, place, checkpoint.int8)
+}
+
+fn refuse_adapter(listener: &Listener, config: &RawConfig, of: &str) -> Result<()> {
+    if listener.model.config().adapter.is_none() {
+        return Ok(());
+    }
+    Err(Error::unsupported(
+        config.file(),
+        format!("add_adapter is not supported in {of}"),
+    ))
+}
+
+/// Checkpoints whose head is not one that labels a whole audio.
+fn refuse_other_heads(checkpoint: &Checkpoint, parameters: &Parameters<'_>) -> Result<()> {
+    let names = checkpoint.source.names();
+    let before = parameters.has(Part::SequenceDense) || parameters.has(Part::SequenceNorm);
+    let reason = if VoiceHead::is_in(&checkpoint_modules(checkpoint, &names)) {
+        "the checkpoint tells voices apart (ForXVector): use AudioEmbeddingModel and compare vectors"
+    } else if before && parameters.has(Part::SequenceOutput) {
+        return Ok(());
+    } else if parameters.has(Part::SequenceOutput) {
+        "the checkpoint labels every frame (ForAudioFrameClassification), which is not supported: use one that \
+         labels a whole audio (ForSequenceClassification), or AudioEmbeddingModel for vectors"
+    } else {
+        "the checkpoint has no classifier for audio: use one that was trained for this task, or \
+         AudioEmbeddingModel for vectors"
+    };
+    Err(Error::unsupported(&checkpoint.source.file(""), reason))
+}
+
+/// How much the states of each layer count, where a checkpoint says so.
+fn optional_shares(
+    checkpoint: &Checkpoint,
+    (config, names): (&RawConfig, &Names),
+    count: usize,
+) -> Result<Option<Vec<f32>>> {
+    if config.opt_bool("use_weighted_layer_sum")? != Some(true) {
+        return Ok(None);
+    }
+    let source = checkpoint.source.as_ref();
+    let parameters = Parameters::new(source, names, &checkpoint.opened, checkpoint.dtype)?;
+    shares(&parameters, count).map(Some)
 }
 
 /// The softmax of what a checkpoint says of its layers.

@@ -60,6 +60,7 @@ pub mod transcribe;
 pub mod vision;
 pub mod vlm;
 pub mod voice;
+mod voices;
 
 pub use crate::models::prompted::Prompt;
 pub use answer::{Answer, AnswerModel, AnswerOptions};

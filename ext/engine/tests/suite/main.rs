@@ -51,6 +51,7 @@ mod sentence_piece;
 mod seq2seq;
 mod seq2seq_together;
 mod sparse;
+mod speech;
 mod state_adapters;
 mod states;
 mod tokenizer;

@@ -133,9 +133,13 @@ pub fn conformer_like(
         ),
         conformer: Some(conformer),
         adapter: None,
-        output: SpeechOutput::Labels {
-            vocab_size: raw.usize_in("vocab_size", VOCABULARY)?,
-            blank: raw.padding_id()?.unwrap_or(0),
+        // Files of models that do not transcribe say of no vocabulary.
+        output: match raw.opt_usize_in("vocab_size", VOCABULARY)? {
+            Some(vocab_size) => SpeechOutput::Labels {
+                vocab_size,
+                blank: raw.padding_id()?.unwrap_or(0),
+            },
+            None => SpeechOutput::States,
         },
     })
 }

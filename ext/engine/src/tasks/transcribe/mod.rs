@@ -2,6 +2,7 @@
 
 mod allowed;
 mod beams;
+mod fallback;
 mod labels;
 mod languages;
 mod original;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::allowed::Allowed;
+use super::fallback::with_fallback;
 use super::settings::{Segment, Timestamps, TranscribeSettings, Transcript};
-use super::window::{self, Decoded, Window};
-use super::{beams, words};
+use super::window::{Decoded, Window};
+use super::words;
 use super::{Sound, WhisperParts};
 use crate::models::seq2seq::Memory;
 use crate::{CancelToken, Result};
 use formats::audio::{Audio, Windows};
-use formats::text::compression;
 
 /// Seconds that a token for times stands for.
 pub const STEP: f64 = 0.02;
@@ -106,7 +106,8 @@ impl Progress {
         }
     }
 
-    fn temperatures(&self, settings: &TranscribeSettings) -> Vec<f32> {
+    /// One after the other, until a window is good enough.
+    pub fn temperatures(&self, settings: &TranscribeSettings) -> Vec<f32> {
         match &settings.temperatures {
             Some(temperatures) if !temperatures.is_empty() => temperatures.clone(),
             _ if self.long => vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
@@ -283,110 +284,14 @@ fn prompted(
     })
 }
 
-/// Decodes at rising temperatures what is repetitive or unlikely.
-fn with_fallback(
-    parts: &WhisperParts,
-    active: &[usize],
-    progress: &[Progress],
-    windows: &[Window],
-    settings: &TranscribeSettings,
-    cancel: &CancelToken,
-) -> Result<Vec<Decoded>> {
-    let mut results: Vec<Option<Decoded>> = vec![None; windows.len()];
-    let ladders: Vec<Vec<f32>> = active
-        .iter()
-        .map(|&at| progress[at].temperatures(settings))
-        .collect();
-    let mut round = 0;
-    loop {
-        let mut open: Vec<usize> = (0..windows.len())
-            .filter(|&at| round < ladders[at].len())
-            .collect();
-        let mut failing = Vec::with_capacity(open.len());
-        for at in open.drain(..) {
-            let again = match &results[at] {
-                Some(decoded) => parts.needs_fallback(decoded, settings)?,
-                None => true,
-            };
-            if again {
-                failing.push(at);
-            }
-        }
-        if failing.is_empty() {
-            break;
-        }
-        // Audios of one call may be at different temperatures.
-        while let Some(&first) = failing.first() {
-            let temperature = ladders[first][round];
-            let (now, later): (Vec<usize>, Vec<usize>) = failing
-                .iter()
-                .partition(|&&at| ladders[at][round] == temperature);
-            let chosen: Vec<&Window> = now.iter().map(|&at| &windows[at]).collect();
-            let seed = settings.seed.wrapping_add(round as u64);
-            let decoded = parts.compute(|| {
-                let decoder = parts.model.decoder()?;
-                let width = settings.num_beams.or(parts.tokens.num_beams).unwrap_or(1);
-                if temperature == 0.0 && width > 1 {
-                    return beams::decode(decoder, &parts.tokens, &chosen, width, cancel);
-                }
-                window::decode(decoder, &parts.tokens, &chosen, (temperature, seed), cancel)
-            })?;
-            for (at, decoded) in now.into_iter().zip(decoded) {
-                results[at] = Some(decoded);
-            }
-            failing = later;
-        }
-        round += 1;
-    }
-    let missing = || crate::Error::Internal("a window was not decoded".to_owned());
-    results
-        .into_iter()
-        .map(|one| one.ok_or_else(missing))
-        .collect()
-}
-
-impl WhisperParts {
-    fn needs_fallback(&self, decoded: &Decoded, settings: &TranscribeSettings) -> Result<bool> {
-        if self.is_silent(decoded, settings) {
-            return Ok(false);
-        }
-        let unlikely = settings
-            .logprob_threshold
-            .is_some_and(|least| decoded.avg_logprob < least);
-        let Some(most) = settings.compression_ratio_threshold else {
-            return Ok(unlikely);
-        };
-        Ok(unlikely || compression::ratio(&self.text(&decoded.tokens)?) > most)
-    }
-
-    /// Whether a window holds no speech, whatever was decoded.
-    fn is_silent(&self, decoded: &Decoded, settings: &TranscribeSettings) -> bool {
-        let quiet = settings
-            .no_speech_threshold
-            .is_some_and(|most| decoded.no_speech_prob > most);
-        let likely = settings
-            .logprob_threshold
-            .is_some_and(|least| decoded.avg_logprob > least);
-        quiet && !likely
-    }
-
-    /// The text of tokens, those for times left out.
-    pub fn text(&self, tokens: &[u32]) -> Result<String> {
-        let shown: Vec<u32> = tokens
-            .iter()
-            .copied()
-            .filter(|&token| token < self.tokens.first_beyond_text)
-            .collect();
-        self.tokenizer.decode(&shown, true)
-    }
-}
-
 /// The segments of a window, and by how many frames the next one is later.
 struct Cut {
     segments: Vec<Segment>,
     frames: usize,
     /// Whether nothing is said after the last segment.
     single: bool,
+    /// Whether nothing is said at all.
+    silent: bool,
 }
 
 impl Cut {
@@ -416,11 +321,12 @@ fn cut(
     settings: &TranscribeSettings,
 ) -> Result<Cut> {
     let length = (progress.frames - progress.seek).min(parts.window);
-    if progress.long && parts.is_silent(decoded, settings) {
+    if progress.long && decoded.is_silent(settings) {
         return Ok(Cut {
             segments: Vec::new(),
             frames: length,
             single: true,
+            silent: true,
         });
     }
     let offset = progress.seek as f64 * STEP / 2.0;
@@ -454,6 +360,7 @@ fn cut(
             segments: vec![segment(offset, end.max(offset), tokens)?],
             frames: length,
             single,
+            silent: false,
         });
     }
     if single {
@@ -493,6 +400,7 @@ fn cut(
         segments,
         frames,
         single,
+        silent: false,
     })
 }
 
@@ -507,8 +415,9 @@ impl Progress {
     ) -> Vec<Segment> {
         self.seek += cut.frames;
         self.over = self.seek >= self.frames;
-        let steady = settings.condition_on_previous_text && decoded.temperature < STEADY;
-        if self.long && !steady {
+        let steady = settings.condition_on_previous_text && decoded.temperature <= STEADY;
+        // Silence changes nothing of what the next window reads, as in openai-whisper.
+        if self.long && !steady && !cut.silent {
             self.context.clear();
         }
         let transcript = &mut self.transcript;
@@ -536,5 +445,61 @@ fn context(tokens: &[u32], first_timestamp: u32) -> &[u32] {
             &tokens[..tokens.len() - 1]
         }
         _ => tokens,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the next window reads after one of this temperature.
+    fn read_after(temperature: f32, condition: bool, silent: bool) -> Vec<u32> {
+        let mut progress = Progress::new();
+        (progress.long, progress.frames, progress.context) = (true, 300, vec![7]);
+        let segment = Segment {
+            start: 0.0,
+            end: 0.4,
+            text: "a".to_owned(),
+            tokens: vec![100, 1, 120],
+            avg_logprob: -0.5,
+            no_speech_prob: 0.0,
+            temperature,
+            words: Vec::new(),
+        };
+        let cut = Cut {
+            segments: if silent { Vec::new() } else { vec![segment] },
+            frames: 100,
+            single: silent,
+            silent,
+        };
+        let decoded = Decoded {
+            tokens: Vec::new(),
+            avg_logprob: -0.5,
+            no_speech_prob: 0.0,
+            temperature,
+        };
+        let settings = TranscribeSettings {
+            condition_on_previous_text: condition,
+            ..TranscribeSettings::default()
+        };
+        progress.take(cut, 100, &decoded, &settings);
+        progress.context
+    }
+
+    #[test]
+    fn windows_read_what_was_written_at_low_temperatures() {
+        for temperature in [0.0, 0.4, 0.5] {
+            assert_eq!(read_after(temperature, true, false), [7, 100, 1, 120]);
+        }
+        for temperature in [0.6, 1.0] {
+            assert!(read_after(temperature, true, false).is_empty());
+        }
+        assert!(read_after(0.0, false, false).is_empty());
+    }
+
+    #[test]
+    fn silence_leaves_what_windows_read() {
+        assert_eq!(read_after(0.8, true, true), [7]);
+        assert_eq!(read_after(0.0, false, true), [7]);
     }
 }

@@ -40,7 +40,6 @@ struct Running {
     cache: Cache,
     tokens: Vec<u32>,
     logprobs: f64,
-    chosen: usize,
     no_speech_prob: f32,
     random: Random,
 }
@@ -69,7 +68,6 @@ pub fn decode(
             cache,
             tokens: Vec::new(),
             logprobs: 0.0,
-            chosen: 0,
             no_speech_prob: no_speech.map_or(0.0, f32::exp),
             random: Random::new(seed),
         };
@@ -155,7 +153,6 @@ impl Running {
             )
         })?;
         self.logprobs += f64::from(rules::log_probability(&scores, token)?);
-        self.chosen += 1;
         if token == tokens.end {
             return Ok(true);
         }
@@ -164,9 +161,11 @@ impl Running {
     }
 
     fn decoded(self, temperature: f32) -> Decoded {
+        // As openai-whisper: the token that ends a window counts even where there was no room for it.
+        let count = self.tokens.len() + 1;
         Decoded {
             tokens: self.tokens,
-            avg_logprob: (self.logprobs / self.chosen.max(1) as f64) as f32,
+            avg_logprob: (self.logprobs / count as f64) as f32,
             no_speech_prob: self.no_speech_prob,
             temperature,
         }
