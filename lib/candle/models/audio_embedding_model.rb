@@ -6,7 +6,8 @@ require "candle/tensor"
 
 module Candle
   # Audio to vectors: by wav2vec 2.0, HuBERT, WavLM or wav2vec2-bert as the mean of the encoder's states, by an audio
-  # spectrogram transformer as its pooled state, by CLAP in one space with texts.
+  # spectrogram transformer as its pooled state, by CLAP in one space with texts. Checkpoints that were trained to tell
+  # voices apart (`ForXVector`) give the vectors that they compare.
   #
   # @example
   #   model = Candle::AudioEmbeddingModel.from_pretrained("spec/fixtures/tiny/speech/hubert-embedding")

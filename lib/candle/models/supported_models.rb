@@ -12,9 +12,11 @@ module Candle
     # Parts of other checkpoints, which have a `model_type` of their own, unless they make texts or are listed alone.
     PART = /_vision(_model)?\z|_text_model\z|\Apixtral\z/
     FORMATS = %w[safetensors pytorch].freeze
+    # Of whisper.cpp, beside what a checkpoint of transformers is.
+    FURTHER = { "whisper" => %w[gguf ggml] }.freeze
     # One forward runs on all of them, so that every family does.
     DEVICES = %w[cpu cuda metal].freeze
-    private_constant :CLIP, :PART, :FORMATS
+    private_constant :CLIP, :PART, :FORMATS, :FURTHER
 
     class << self
       # @param devices [Array<String>] the devices that are listed; those that this build can use
@@ -51,7 +53,7 @@ module Candle
         architectures, projectors = [texts, images].map { |entries| entries.flat_map(&:last).uniq }
         tasks = group.flat_map { |_, names, _| names.map(&:to_sym) }.uniq
         gguf = (architectures + projectors).empty? ? [] : ["gguf"]
-        { model_type: type, tasks: ModelKind::CLASSES.keys & tasks, formats: FORMATS + gguf,
+        { model_type: type, tasks: ModelKind::CLASSES.keys & tasks, formats: FORMATS + FURTHER.fetch(type, gguf),
           architectures: architectures, projectors: projectors, devices: devices }
       end
     end

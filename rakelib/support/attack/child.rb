@@ -186,6 +186,35 @@ class Inputs
     @classifier.classify(path)
   end
 
+  # Files that are decoded, and what is said of models that hear.
+  def try_audio(random)
+    mutations = Mutations.new(random)
+    return try_hearing(mutations) if random.rand(3).zero?
+
+    path = File.join(@folder, "sound")
+    files = Dir[File.join(ROOT, "audio/*.{wav,flac,ogg,opus,mp3,m4a,mkv,webm}")].sort
+    bytes = mutations.bytes(File.binread(mutations.pick(files)))
+    File.binwrite(path, bytes)
+    audio = Candle::Audio.open(random.rand(2).zero? ? path : bytes)
+    audio.resample(mutations.pick([8000, 16_000, 44_100])).samples(as: :packed)
+    @hearing ||= Candle::Transcriber.from_pretrained(name_of("speech/wav2vec2"), device: "cpu")
+    @hearing.transcribe(path) if audio.duration < 4
+  end
+
+  def try_hearing(mutations)
+    name, kind = mutations.pick([["whisper", Candle::Transcriber], ["wav2vec2", Candle::Transcriber],
+                                 ["moonshine", Candle::Transcriber], ["parakeet", Candle::Transcriber],
+                                 ["clap", Candle::AudioEmbeddingModel],
+                                 ["wav2vec2-voices", Candle::AudioEmbeddingModel],
+                                 ["ast-classifier", Candle::AudioClassifier],
+                                 ["wavlm-classifier", Candle::AudioClassifier]])
+    files = Dir.children(name_of("speech/#{name}")).grep(/config\.json\z|\Avocab\.json\z/).sort
+    copy = damaged("speech/#{name}", mutations.pick(files)) { |bytes| mutations.json(bytes) }
+    model = kind.from_pretrained(copy, device: "cpu")
+    method = %i[transcribe classify embed].find { |known| model.respond_to?(known) }
+    model.public_send(method, File.join(ROOT, "audio/tones.wav"))
+  end
+
   def try_vision(random)
     mutations = Mutations.new(random)
     @sights ||= Sights.new(ROOT)
