@@ -14,12 +14,12 @@ RSpec.describe "docs/internals/written_here.md" do
   rows.each do |name, _, places, lines|
     it "says how long #{name} is" do
       paths = places.scan(/`(.+?)`/).flatten.flat_map do |place|
-        anywhere = "ext/*/src/{#{place},*/#{place}}"
-        found = ProjectFiles.matching("#{anywhere}{,.rs}", "#{anywhere}/**/*.rs")
+        anywhere = place.start_with?("ext/", "lib/") ? place : "ext/*/src/{#{place},*/#{place}}"
+        found = ProjectFiles.matching("#{anywhere}{,.rs,.rb}", "#{anywhere}/**/*.{rs,rb}")
         expect(found).not_to be_empty, "#{place} is not there"
         found
       end
-      actual = paths.uniq.grep(/\.rs\z/).sum { |path| ProjectFiles.read(path).lines.size }
+      actual = paths.uniq.grep(/\.r[sb]\z/).sum { |path| ProjectFiles.read(path).lines.size }
       expect(lines.delete(",").to_i).to be_within(0.15 * actual).of(actual)
     end
   end
