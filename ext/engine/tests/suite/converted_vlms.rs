@@ -131,3 +131,21 @@ fn hostile_metadata_of_towers_are_errors() {
         assert!(expected, "{name} {key} {value}: {found:?}");
     }
 }
+
+#[test]
+fn projectors_that_are_not_supported_yet_are_refused_with_the_reason() {
+    for (projector, reason) in [
+        ("gemma4v", "read from safetensors files only"),
+        ("gemma3nv", "MobileNetV5"),
+    ] {
+        let changes = json!({"clip.projector_type": ["string", projector]});
+        let error = open(&files("internvl", true, &changes)).err().unwrap();
+        assert!(
+            matches!(error, engine::Error::UnsupportedModel(_)),
+            "{error}"
+        );
+        let message = error.to_string();
+        assert!(message.contains(reason), "{message}");
+        assert!(!message.contains("closest"), "{message}");
+    }
+}

@@ -1,5 +1,6 @@
-//! What the GGUF file of a tower says, in the words of `config.json`, so that the rules of a family stand once. Files name
-//! no tokens, and say little of how images are prepared: a `preprocessor_config.json` beside them counts, if there is one.
+//! What the GGUF file of a tower says, in the words of `config.json`, so that the rules of a family stand once. Files
+//! name no tokens, and say little of how images are prepared: a `preprocessor_config.json` beside them counts, if there
+//! is one.
 
 use serde_json::Value;
 
@@ -107,8 +108,8 @@ pub fn internvl_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     )
 }
 
-/// Pixtral's, where blocks are merged Mistral 3's, and LightOnOCR's. The converter has put what rotates together side by
-/// side.
+/// Pixtral's, where blocks are merged Mistral 3's, and LightOnOCR's. The converter has put what rotates together side
+/// by side.
 pub fn pixtral_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
     let ocr = file.projector()? == "lightonocr";
     let merges = ocr || file.has("mm.patch_merger");
