@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::decoder::read_checkpoint;
 use super::scheduling::{begin, counted, limited, load_with, tokens};
+use super::seeded_gguf::roomy_alone;
 use super::seeded_weights::{changed, names, one_tap, roomy};
 
 const POSITIONS: usize = 1024;
@@ -24,7 +25,16 @@ const ROOM: usize = 1 << 28;
 /// Bits of the logits of rows.
 type Rows = Vec<Vec<u32>>;
 
-/// All fixtures of models that keep states.
+/// Those that only GGUF files have.
+const FILES: [&str; 4] = ["plamo2", "rwkv6", "rwkv6-apart", "rwkv7"];
+
+/// All fixtures of models that keep states, those of GGUF files too.
+fn all_stateful() -> Vec<(String, Decoder)> {
+    let files = FILES.map(|name| (name.to_owned(), roomy_alone(name, POSITIONS as u32)));
+    files.into_iter().chain(stateful()).collect()
+}
+
+/// The checkpoints of models that keep states.
 fn stateful() -> Vec<(String, Decoder)> {
     let decoders = names().into_iter().filter_map(|name| {
         let folder = roomy(&name, POSITIONS);
@@ -87,7 +97,7 @@ fn in_parts(decoder: &Decoder, ids: &[u32], part: usize) -> (Rows, Vec<u32>) {
 
 #[test]
 fn a_prompt_in_parts_gives_the_same_bits() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 1);
         let whole = in_parts(&decoder, &ids, LENGTH);
         for part in [1, 3, 7, 64] {
@@ -99,7 +109,7 @@ fn a_prompt_in_parts_gives_the_same_bits() {
 
 #[test]
 fn a_sequence_resumes_where_a_state_was_saved() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let mut pool = pool(&decoder);
         let ids = text(LENGTH, 2);
         let expected = in_parts(&decoder, &ids, LENGTH);
@@ -140,7 +150,7 @@ fn a_sequence_resumes_where_a_state_was_saved() {
 /// state is saved, and the third resumes there.
 #[test]
 fn a_state_is_saved_where_prompts_part() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let mut pool = pool(&decoder);
         let instructions = text(2 * PAGE + 9, 11);
         let prompt = |number: u32| [&instructions[..], &text(PAGE + 30, 12 + number)].concat();
@@ -162,7 +172,7 @@ fn a_state_is_saved_where_prompts_part() {
 /// Draft tokens that are not accepted are taken back, any number of them and several times in a row.
 #[test]
 fn tokens_are_taken_back_with_their_states() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 4);
         let expected = in_parts(&decoder, &ids, LENGTH);
         for wrong in [1, 2, 7, 15] {
@@ -196,7 +206,7 @@ fn tokens_are_taken_back_with_their_states() {
 
 #[test]
 fn a_sequence_that_forgets_much_reads_it_again() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 5);
         let expected = in_parts(&decoder, &ids, LENGTH);
         let mut pool = pool(&decoder);
