@@ -414,3 +414,32 @@ fn older_files_of_latent_attention_are_read() {
         assert_eq!(difference(&decoder, &case), None);
     }
 }
+
+/// Nemotron H without experts: of its fixture the converter says that it has some, since transformers' config does.
+#[test]
+fn dense_files_of_nemotron_h_are_read() {
+    let name = "nemotron_h-dense";
+    let config = record(name, "config.json");
+    let inner = config["intermediate_size"].as_u64().unwrap();
+    let kinds = config["layers_block_type"].as_array().unwrap().iter();
+    let widths: Vec<u64> = kinds
+        .map(|kind| if kind == "mlp" { inner } else { 0 })
+        .collect();
+    assert!(widths.contains(&inner));
+    let given = record(name, "gguf.json")["metadata"].clone();
+    let mut metadata = serde_json::Map::new();
+    for (key, typed) in given.as_object().unwrap() {
+        if !key.contains(".expert_") {
+            metadata.insert(key.replace("nemotron_h_moe.", "nemotron_h."), typed.clone());
+        }
+    }
+    metadata["general.architecture"][1] = "nemotron_h".into();
+    metadata["nemotron_h.feed_forward_length"][1] = widths.into();
+    let folder = Folder::new();
+    let file = file_of(&metadata.into(), &tensors(name)).bytes();
+    let decoder = read(&folder.write("model.gguf", file)).unwrap();
+    assert!(decoder.config().experts.is_none());
+    for case in cases(name) {
+        assert_eq!(difference(&decoder, &case), None);
+    }
+}
