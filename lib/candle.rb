@@ -35,6 +35,7 @@ module Candle
     DeviceMap: "generation/device_map",
     FillInMiddle: "generation/fill_in_middle",
     GenerationConfig: "generation/generation_config", HarmonySplitter: "generation/harmony_splitter",
+    Instructions: "generation/instructions",
     LiteralContent: "generation/literal_content", MarkedText: "generation/marked_text",
     LogitBias: "generation/logit_bias", Messages: "generation/messages", NamedTokens: "generation/named_tokens",
     Reasoning: "generation/reasoning",

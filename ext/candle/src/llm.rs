@@ -166,6 +166,10 @@ fn context_length(ruby: &Ruby, llm: &RbLlm) -> Result<usize, Error> {
     Ok(llm.model.get(ruby)?.context_length())
 }
 
+fn keeps_states(ruby: &Ruby, llm: &RbLlm) -> Result<bool, Error> {
+    Ok(llm.model.get(ruby)?.keeps_states())
+}
+
 fn logprobs(
     ruby: &Ruby,
     llm: &RbLlm,
@@ -215,12 +219,14 @@ fn begin(ruby: &Ruby, llm: &RbLlm, prompt: Value, settings: RHash) -> Result<RbR
     let config = generation_config(ruby, settings)?;
     let roll = model::setting(ruby, settings, "roll")?.unwrap_or(false);
     let afresh = model::setting(ruby, settings, "afresh")?.unwrap_or(false);
+    let instructions = model::setting(ruby, settings, "instruction_tokens")?.unwrap_or(0);
     let adapter: Option<String> = model::setting(ruby, settings, "adapter")?;
     let constraint = constraint(ruby, &model, settings)?;
     gvl::hold(ruby, || {
         let adapter = model.adapter(adapter.as_deref());
         let request = Request {
             prompt,
+            instructions,
             config,
             overflow: if roll {
                 ContextOverflow::Roll
@@ -419,6 +425,7 @@ pub fn init(ruby: &Ruby, candle: RModule) -> Result<(), Error> {
     class.define_private_method("_load_adapter", method!(load_adapter, 3))?;
     class.define_private_method("_unload_adapter", method!(unload_adapter, 1))?;
     class.define_private_method("_context_length", method!(context_length, 0))?;
+    class.define_private_method("_keeps_states", method!(keeps_states, 0))?;
     class.define_private_method("_logprobs", method!(logprobs, 2))?;
     class.define_private_method("_divergence", method!(divergence, 3))?;
     class.define_private_method("_module_inputs", method!(module_inputs, 1))?;

@@ -28,7 +28,17 @@ module Candle
       wish = Reasoning.of(reasoning, enable_thinking: enable_thinking, reasoning_effort: reasoning_effort)
       options = with_template(options)
       prompt, ids = encoded(prompt_or_messages, reasoning: wish, **options.slice(*PROMPT_OPTIONS))
-      begin_ids(ids, prompt, reasoning: wish, **options.except(:tools, :add_special_tokens))
+      begin_ids(ids, prompt, reasoning: wish, **options.except(:tools, :add_special_tokens),
+                             instruction_tokens: instruction_tokens(prompt, prompt_or_messages, wish, options))
+    end
+
+    # How many of a prompt's tokens others begin with too. Layers without states need not be told.
+    def instruction_tokens(prompt, messages, reasoning, options)
+      return 0 unless Array === messages && looked_up(:keeps_states) { _keeps_states }
+
+      looked_up(:instructions) { Instructions.new(tokenizer) }.count(prompt, messages) do |others|
+        chat_prompt(others, options[:tools], options[:chat_template], reasoning.variables)
+      end
     end
 
     # A template is looked up by its text, which must be one.
@@ -60,10 +70,12 @@ module Candle
     end
 
     def begin_ids(ids, prompt, config:, reasoning: :auto, chat_template: nil, tool_formats: nil, offered: nil,
-                  context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true, **overrides)
+                  context_overflow: :error, adapter: active_adapter, speculative: nil, reset_cache: true,
+                  instruction_tokens: 0, **overrides)
       config = configured(GenerationConfig.wrap(config), overrides)
       wish = Reasoning.of(reasoning)
       more = engine_settings(config, context_overflow, adapter, speculative, reset_cache)
+      more[:instruction_tokens] = instruction_tokens
       format = config.debug_tokens ? nil : reasoning_format(chat_template)
       opened = !format.nil? && format.open_in?(prompt)
       ids = closed(ids, format) if opened && wish.off?

@@ -38,9 +38,9 @@ class HostileArguments
   # checkpoints, whose sources the kind "quantized" damages.
   OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufKeys GgufLayout
                      GgufMix GgufVocabulary GgufWriter ImportanceMatrix IndexDocuments IndexJournal TermIndex
-                     HarmonySplitter LiteralContent LogSubscriber LoggingConfiguration MarkedText ModelRegistry
-                     ModelsLock ModuleInputs Progress Quantizer Railtie Reasoning ReasoningFormat ReasoningSplitter
-                     Server Transcription Worker].freeze
+                     HarmonySplitter Instructions LiteralContent LogSubscriber LoggingConfiguration MarkedText
+                     ModelRegistry ModelsLock ModuleInputs Progress Quantizer Railtie Reasoning ReasoningFormat
+                     ReasoningSplitter Server Transcription Worker].freeze
   # They end the instance, answer from the network or wait for someone.
   LEFT_OUT = %i[initialize close configure follow synchronize embed_each generate_each register_tokenizer new].freeze
 

@@ -253,6 +253,11 @@ impl LanguageModel {
         self.context_length
     }
 
+    /// Whether layers keep states, so that it helps to say how long instructions are.
+    pub fn keeps_states(&self) -> bool {
+        self.decoder.config().state.is_some()
+    }
+
     /// Without its adapters.
     pub fn info(&self) -> &ModelInfo {
         &self.info
@@ -352,6 +357,9 @@ pub struct Generation {
 /// What a generation is to do.
 pub struct Request {
     pub prompt: Vec<u32>,
+    /// How many tokens of the prompt are instructions, with which other prompts begin too: where layers keep states,
+    /// that one is saved. A wrong number changes no result.
+    pub instructions: usize,
     pub config: GenerationConfig,
     pub overflow: ContextOverflow,
     pub adapter: Option<Arc<Adapter>>,
@@ -364,6 +372,7 @@ impl Generation {
     pub fn new(model: Arc<LanguageModel>, request: Request) -> Result<Self> {
         let Request {
             mut prompt,
+            mut instructions,
             config,
             overflow,
             adapter,
@@ -382,6 +391,7 @@ impl Generation {
                 ContextOverflow::Error => model.check_length(prompt.len() + 1)?,
                 ContextOverflow::Roll => {
                     prompt.drain(..prompt.len() - model.context_length / 2);
+                    instructions = 0;
                 }
             }
         }
@@ -397,6 +407,7 @@ impl Generation {
             speculation: Speculation::new(config.speculative),
             run: Run::new(&prompt, config, text, model.end_ids.clone())?,
             prompt: prompt.len(),
+            instructions,
             ids: prompt,
             sequence: None,
             draft: None,

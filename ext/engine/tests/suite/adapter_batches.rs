@@ -176,6 +176,7 @@ fn with_adapters(names: &[&str]) -> Arc<LanguageModel> {
 fn begin(model: &Arc<LanguageModel>, adapter: Option<&str>, seed: u32) -> Generation {
     let request = Request {
         prompt: prompt(6, seed),
+        instructions: 0,
         config: GenerationConfig {
             max_new_tokens: 8,
             temperature: 0.0,

@@ -49,6 +49,7 @@ fn base(adapter: &str) -> String {
 fn greedy(model: &Arc<LanguageModel>, adapter: Option<&str>, prompt: &[u32]) -> Vec<u32> {
     let request = Request {
         prompt: prompt.to_vec(),
+        instructions: 0,
         config: GenerationConfig {
             max_new_tokens: 24,
             temperature: 0.0,

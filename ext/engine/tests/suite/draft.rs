@@ -152,6 +152,7 @@ fn draft_tokens_follow_a_constraint() {
             let constraint = model.constraint(&pattern, Ending::Complete, &cancel);
             let request = Request {
                 prompt: prompt(6, 1),
+                instructions: 0,
                 config: GenerationConfig {
                     max_new_tokens: 50,
                     speculative,
@@ -207,6 +208,7 @@ fn a_context_that_rolls_is_read_anew() {
     let text = |speculative| {
         let request = Request {
             prompt: prompt(40, 1),
+            instructions: 0,
             config: GenerationConfig {
                 max_new_tokens: 100,
                 speculative,

@@ -102,6 +102,7 @@ pub fn prompt(length: usize, seed: u32) -> Vec<u32> {
 pub fn begin(model: &Arc<LanguageModel>, prompt: &[u32], config: &GenerationConfig) -> Generation {
     let request = Request {
         prompt: prompt.to_vec(),
+        instructions: 0,
         config: config.clone(),
         overflow: ContextOverflow::Error,
         adapter: None,

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::decoder::read_checkpoint;
 use super::scheduling::{begin, counted, limited, load_with, tokens};
+use super::seeded_gguf::roomy_alone;
 use super::seeded_weights::{changed, names, one_tap, roomy};
 
 const POSITIONS: usize = 1024;
@@ -24,7 +25,16 @@ const ROOM: usize = 1 << 28;
 /// Bits of the logits of rows.
 type Rows = Vec<Vec<u32>>;
 
-/// All fixtures of models that keep states.
+/// Those that only GGUF files have.
+const FILES: [&str; 4] = ["plamo2", "rwkv6", "rwkv6-apart", "rwkv7"];
+
+/// All fixtures of models that keep states, those of GGUF files too.
+fn all_stateful() -> Vec<(String, Decoder)> {
+    let files = FILES.map(|name| (name.to_owned(), roomy_alone(name, POSITIONS as u32)));
+    files.into_iter().chain(stateful()).collect()
+}
+
+/// The checkpoints of models that keep states.
 fn stateful() -> Vec<(String, Decoder)> {
     let decoders = names().into_iter().filter_map(|name| {
         let folder = roomy(&name, POSITIONS);
@@ -87,7 +97,7 @@ fn in_parts(decoder: &Decoder, ids: &[u32], part: usize) -> (Rows, Vec<u32>) {
 
 #[test]
 fn a_prompt_in_parts_gives_the_same_bits() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 1);
         let whole = in_parts(&decoder, &ids, LENGTH);
         for part in [1, 3, 7, 64] {
@@ -97,10 +107,51 @@ fn a_prompt_in_parts_gives_the_same_bits() {
     }
 }
 
+/// Three sequences of other lengths in the same steps.
+#[test]
+fn sequences_beside_others_give_the_same_bits() {
+    for (name, decoder) in all_stateful() {
+        let texts = [text(LENGTH, 8), text(7, 9), text(PAGE + 1, 10)];
+        let expected = texts.each_ref().map(|ids| in_parts(&decoder, ids, LENGTH));
+        let mut pool = pool(&decoder);
+        let mut sequences = [(); 3].map(|()| pool.begin(None, 0, &[]).unwrap());
+        let mut found = [(); 3].map(|()| Rows::new());
+        for half in 0..2 {
+            let parts = texts.each_ref().map(|ids| {
+                let (first, rest) = ids.split_at(ids.len() / 2);
+                [first, rest][half]
+            });
+            let mut readings = Vec::new();
+            for (tokens, sequence) in parts.into_iter().zip(&mut sequences) {
+                assert!(pool.extend(sequence, tokens.len()).unwrap());
+                readings.push(Reading {
+                    tokens,
+                    sequence,
+                    wanted: tokens.len(),
+                });
+            }
+            let logits = decoder.forward_batch(&mut readings, &mut pool, &CancelToken::new());
+            let rows: Vec<Vec<f32>> = logits.unwrap().unwrap().to_vec2().unwrap();
+            let mut rows = rows.iter();
+            for (found, part) in found.iter_mut().zip(parts) {
+                let rows = rows.by_ref().take(part.len());
+                let bits =
+                    |row: &Vec<f32>| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                found.extend(rows.map(bits));
+            }
+        }
+        for ((found, sequence), (rows, last)) in found.iter().zip(&sequences).zip(&expected) {
+            assert!(found == rows, "{name}");
+            assert!(&state(&pool, sequence) == last, "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_sequence_resumes_where_a_state_was_saved() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let mut pool = pool(&decoder);
+        let spacing = pool.state_spacing(LENGTH);
         let ids = text(LENGTH, 2);
         let expected = in_parts(&decoder, &ids, LENGTH);
         let mut first = pool.begin(None, 0, &ids).unwrap();
@@ -114,11 +165,15 @@ fn a_sequence_resumes_where_a_state_was_saved() {
             1,
         );
         pool.release(first);
-        // At the end of the first one, at the end of its prompt's last whole page, and nowhere.
+        // At the end of the first one, at the end of its prompt's last whole page, and where a small state was saved.
         let other = text(LENGTH, 3);
         let branch = [&ids[..2 * PAGE + 9], &other[..20]].concat();
         let short = [&ids[..PAGE + 9], &other[..20]].concat();
-        for (ids, length) in [(&ids, LENGTH - 2), (&branch, 2 * PAGE), (&short, 0)] {
+        for (ids, length) in [
+            (&ids, LENGTH - 2),
+            (&branch, 2 * PAGE),
+            (&short, PAGE / spacing * spacing),
+        ] {
             let mut sequence = pool.begin(None, 0, &ids[..ids.len() - 1]).unwrap();
             assert_eq!(sequence.length(), length, "{name}");
             let alone = in_parts(&decoder, ids, ids.len());
@@ -136,17 +191,26 @@ fn a_sequence_resumes_where_a_state_was_saved() {
     }
 }
 
-/// Prompts that share a prefix, as those with the same instructions do: where the second one parts from the first, its
-/// state is saved, and the third resumes there.
+/// Prompts of two pages and some that are the same, and more that is not.
+fn prompts_alike(count: u32) -> Vec<Vec<u32>> {
+    let same = text(2 * PAGE + 9, 11);
+    let prompt = |number: u32| [&same[..], &text(PAGE + 30, 12 + number)].concat();
+    (0..count).map(prompt).collect()
+}
+
+/// Prompts that share a prefix: where the second one parts from the first, its state is saved, and the third resumes
+/// there.
 #[test]
 fn a_state_is_saved_where_prompts_part() {
-    for (name, decoder) in stateful() {
+    let mut seen = [false; 2];
+    for (name, decoder) in all_stateful() {
         let mut pool = pool(&decoder);
-        let instructions = text(2 * PAGE + 9, 11);
-        let prompt = |number: u32| [&instructions[..], &text(PAGE + 30, 12 + number)].concat();
-        for (number, resumed) in [(0, 0), (1, 0), (2, 2 * PAGE), (3, 2 * PAGE)] {
-            let ids = prompt(number);
-            let expected = in_parts(&decoder, &ids, ids.len());
+        for (number, ids) in prompts_alike(4).iter().enumerate() {
+            // A small state was saved there already.
+            let spacing = pool.state_spacing(ids.len());
+            let resumed = [0, 2 * PAGE / spacing * spacing, 2 * PAGE, 2 * PAGE][number];
+            seen[usize::from(spacing > 2 * PAGE)] = true;
+            let expected = in_parts(&decoder, ids, ids.len());
             let mut sequence = pool.begin(None, 0, &ids[..ids.len() - 1]).unwrap();
             assert_eq!(sequence.length(), resumed, "{name}, prompt {number}");
             let rest = &ids[resumed..];
@@ -157,12 +221,64 @@ fn a_state_is_saved_where_prompts_part() {
             pool.release(sequence);
         }
     }
+    assert_eq!(seen, [true; 2]);
+}
+
+/// Where it is known how long the instructions are, the first prompt saves their state, in whatever parts it is read.
+#[test]
+fn the_first_prompt_saves_the_state_of_its_instructions() {
+    for (name, decoder) in all_stateful() {
+        let prompts = prompts_alike(2);
+        let expected = [0, 1].map(|at| in_parts(&decoder, &prompts[at], POSITIONS).1);
+        for part in [7, 50, 2 * PAGE, POSITIONS] {
+            let mut pool = pool(&decoder);
+            for (number, ids) in prompts.iter().enumerate() {
+                let resumed = [0, 2 * PAGE][number];
+                let mut sequence = pool.begin(None, 0, &ids[..ids.len() - 1]).unwrap();
+                assert_eq!(sequence.length(), resumed, "{name} in parts of {part}");
+                sequence.expect(ids.len(), 2 * PAGE + 9);
+                for piece in ids[resumed..].chunks(part) {
+                    read(&decoder, &mut pool, &mut sequence, piece, 0);
+                }
+                assert!(state(&pool, &sequence) == expected[number], "{name}");
+                pool.share(&mut sequence);
+                pool.release(sequence);
+            }
+        }
+    }
+}
+
+/// States are saved at equal distances, as many as an eighth of the memory holds, and at the end of the prompt.
+#[test]
+fn states_of_a_prompt_take_a_share_of_the_memory() {
+    for (name, decoder) in all_stateful() {
+        let page = (KvPool::token_bytes(decoder.config(), KvType::F32) * PAGE).max(1024);
+        let state = (KvPool::sequence_bytes(decoder.config()) / 2).div_ceil(page);
+        let ids = text(8 * PAGE + 5, 13);
+        for (limit, scarce) in [(ROOM / page, false), (12 + 12 * state, true)] {
+            let (kind, stages) = (KvType::F32, decoder.stages());
+            let mut pool = KvPool::new(decoder.config(), kind, stages, limit * page).unwrap();
+            let spacing = pool.state_spacing(ids.len()) / PAGE;
+            assert_eq!(spacing > state.min(4), scarce, "{name} of {limit}");
+            assert!(8 * (9 / spacing) * state <= limit, "{name} of {limit}");
+            let mut sequence = pool.begin(None, 0, &ids).unwrap();
+            sequence.expect(ids.len(), 0);
+            for part in ids.chunks(100) {
+                let ends = usize::from(part.len() < 100);
+                read(&decoder, &mut pool, &mut sequence, part, ends);
+            }
+            pool.share(&mut sequence);
+            let saved = 8 / spacing + usize::from(8 % spacing > 0);
+            assert_eq!(pool.book().idle(), saved * state, "{name} of {limit}");
+            pool.release(sequence);
+        }
+    }
 }
 
 /// Draft tokens that are not accepted are taken back, any number of them and several times in a row.
 #[test]
 fn tokens_are_taken_back_with_their_states() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 4);
         let expected = in_parts(&decoder, &ids, LENGTH);
         for wrong in [1, 2, 7, 15] {
@@ -196,7 +312,7 @@ fn tokens_are_taken_back_with_their_states() {
 
 #[test]
 fn a_sequence_that_forgets_much_reads_it_again() {
-    for (name, decoder) in stateful() {
+    for (name, decoder) in all_stateful() {
         let ids = text(LENGTH, 5);
         let expected = in_parts(&decoder, &ids, LENGTH);
         let mut pool = pool(&decoder);

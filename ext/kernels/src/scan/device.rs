@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub const WORDS: usize = 12;
 const NO_RECORD: u32 = u32::MAX;
 /// A step copies the state of a sequence after so many of its rows at most.
-const MOST_MARKS: usize = 2;
+pub const MOST_MARKS: usize = 2;
 /// Words and numbers of a head.
 const HEAD_WORDS: usize = 6;
 const HEAD_NUMBERS: usize = 3;

@@ -22,7 +22,7 @@ use crate::cpu::scan::ScanRows;
 use crate::{Activation, Error, Isa, Result};
 
 pub use crate::cpu::scan::{Decay, MatrixRule};
-pub use device::{slots_are_used, Piece, SlotStates, StepTable, WORDS as TABLE_WORDS};
+pub use device::{slots_are_used, Piece, SlotStates, StepTable, MOST_MARKS, WORDS as TABLE_WORDS};
 pub use gates::{unit_heads, Decays, RecurrentGates, UnitHeads};
 #[cfg(any(test, feature = "metal", feature = "cuda"))]
 pub(crate) use kinds::{groups, Rule};

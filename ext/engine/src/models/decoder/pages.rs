@@ -95,6 +95,11 @@ impl PageBook {
         self.users.len() - self.free.len() - self.used + self.saved * self.state_pages
     }
 
+    /// What a saved state takes.
+    pub fn state_size(&self) -> usize {
+        self.state_pages
+    }
+
     /// What all states take.
     pub fn state_pages(&self) -> usize {
         self.charged + self.saved * self.state_pages

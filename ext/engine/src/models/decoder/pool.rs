@@ -8,13 +8,18 @@ use super::config::DecoderConfig;
 use super::pages::{Kind, PageBook};
 use super::stages::Stages;
 use super::state_memory::{SavedState, StateMemory};
-use super::states::{SequenceState, StateLayout};
+use super::states::{SequenceState, StateLayout, Worth};
 use crate::{Error, Result};
 use base::runtime::memory::format_bytes;
 use kernels::paged::{KvShape, KvType, PagedLayer, PAGE};
 
 /// What a page is taken for where no layer has keys: its place in the book.
 const BOOK_BYTES: usize = 1024;
+
+/// States that are saved at equal distances of one prompt take at most this part of the memory.
+const STATES_SHARE: usize = 8;
+/// They are at least so many pages apart where one takes more memory than these.
+const APART: usize = 4;
 
 /// So many tokens share what a sequence takes whatever its length.
 const USUAL_LENGTH: usize = 1024;
@@ -54,6 +59,8 @@ pub struct Sequence {
     resumed: Option<SavedState>,
     /// How long the beginning is that others have too.
     common: usize,
+    /// How long the whole prompt is expected to be, and the instructions that it begins with.
+    expected: (usize, usize),
     /// How many of the first tokens see each other. What is computed of them is of no use to another prompt.
     prompt: usize,
     state_pages: usize,
@@ -111,6 +118,12 @@ impl Sequence {
     /// To be called before anything is read.
     pub fn set_bidirectional_prompt(&mut self, length: usize) {
         self.prompt = length;
+    }
+
+    /// How long the prompt will be, and how much of it are instructions, with which other prompts begin too: states
+    /// are saved for the prefix cache accordingly. To be called before anything is read.
+    pub fn expect(&mut self, prompt: usize, instructions: usize) {
+        self.expected = (prompt, instructions);
     }
 
     pub fn adapter(&self) -> Option<&Arc<Adapter>> {
@@ -258,6 +271,16 @@ impl KvPool {
         )))
     }
 
+    /// After every how many tokens of a prompt of this length its state is saved: after every page where states are
+    /// small, and so rarely that all of them take [`STATES_SHARE`] of the memory at most.
+    pub fn state_spacing(&self, prompt: usize) -> usize {
+        let state = self.book.state_size();
+        let all = prompt.div_ceil(PAGE).saturating_mul(state);
+        let share = (self.book.limit() / STATES_SHARE).max(1);
+        let pages = all.div_ceil(share).max(state.clamp(1, APART));
+        pages.saturating_mul(PAGE)
+    }
+
     /// A sequence that begins with whatever of `tokens` is kept here. `rope_variant` is the rotation that
     /// the whole text needs.
     pub fn begin(
@@ -323,9 +346,14 @@ impl KvPool {
             }
             sequence.state_pages = self.state_pages;
             let resumed = sequence.resumed.take();
-            let lengths = (sequence.length(), sequence.common);
+            let (prompt, instructions) = sequence.expected;
+            let worth = Worth {
+                instructions: instructions / PAGE * PAGE,
+                common: sequence.common,
+                spacing: self.state_spacing(prompt.max(sequence.length() + added)),
+            };
             let memory = self.state_memory.as_mut();
-            let state = SequenceState::new(layout, resumed, lengths, memory)?;
+            let state = SequenceState::new(layout, resumed, (sequence.length(), worth), memory)?;
             sequence.state = Some(Box::new(state));
         }
         let before = sequence.pages.len();

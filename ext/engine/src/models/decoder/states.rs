@@ -11,12 +11,10 @@ use super::config::DecoderConfig;
 use super::state_memory::{SavedState, StateMemory};
 use crate::{Error, Result};
 use kernels::paged::PAGE;
-use kernels::scan::Piece;
+use kernels::scan::{Piece, MOST_MARKS};
 
 /// So many of the last tokens can be taken back one by one.
 pub const TRAIL: usize = 32;
-/// States are saved for the prefix cache at the end of prompts, where these part from others, and after so many tokens.
-const APART: usize = 4 * PAGE;
 
 /// Where a model's states lie in the numbers that a sequence keeps.
 #[derive(Debug)]
@@ -95,11 +93,45 @@ pub struct SequenceState {
     again: usize,
     records: bool,
     marks: Vec<usize>,
-    /// How long the beginning is that others have too, such as instructions: worth a state of its own.
-    common: usize,
-    /// How long the latest saved beginning is, and all that the prefix cache has not taken yet.
-    saved_length: usize,
+    worth: Worth,
+    /// All that the prefix cache has not taken yet, and how long these beginnings are.
     saved: Vec<(usize, SavedState)>,
+}
+
+/// After which tokens of a prompt states are saved for the prefix cache, beside its last whole page. All are whole
+/// pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Worth {
+    /// How long the instructions are, with which others begin too.
+    pub instructions: usize,
+    /// How much others have begun alike.
+    pub common: usize,
+    /// After every so many tokens.
+    pub spacing: usize,
+}
+
+impl Worth {
+    /// After how many of the `known` tokens that follow the first `length` a state is saved, in rising order: after
+    /// `most` at most, and those that matter more come first. `ends` says that a prompt ends with them.
+    fn marks(&self, length: usize, known: usize, ends: bool, most: usize) -> Vec<usize> {
+        let mut marks = Vec::new();
+        // A token alone is mostly one that the model has chosen.
+        if known <= 1 {
+            return marks;
+        }
+        let last = (length + known) / PAGE * PAGE;
+        let wanted = [self.instructions, if ends { last } else { 0 }, self.common];
+        let spaced = length / self.spacing + 1..=last / self.spacing;
+        let spaced = spaced.rev().map(|number| number * self.spacing);
+        for at in wanted.into_iter().chain(spaced) {
+            let inside = length < at && at <= last;
+            if inside && marks.len() < most && !marks.contains(&(at - length)) {
+                marks.push(at - length);
+            }
+        }
+        marks.sort_unstable();
+        marks
+    }
 }
 
 /// Where the numbers are: the current state, an older one, what scans have read since, and the copies of a step.
@@ -133,6 +165,14 @@ pub(super) struct HostPiece<'a> {
 }
 
 impl Store {
+    /// How many copies of a step there may be.
+    fn most_marks(&self) -> usize {
+        match self {
+            Self::Host(_) => usize::MAX,
+            Self::Slots { .. } => MOST_MARKS,
+        }
+    }
+
     fn new(
         layout: &StateLayout,
         saved: Option<SavedState>,
@@ -270,12 +310,11 @@ fn elsewhere() -> Error {
 }
 
 impl SequenceState {
-    /// Of a sequence of so many tokens, after which its state was saved, or of none. Others have begun with `common`
-    /// tokens.
+    /// Of a sequence of so many tokens, after which its state was saved, or of none.
     pub fn new(
         layout: &Arc<StateLayout>,
         saved: Option<SavedState>,
-        (length, common): (usize, usize),
+        (length, worth): (usize, Worth),
         memory: Option<&mut StateMemory>,
     ) -> Result<Self> {
         Ok(Self {
@@ -289,8 +328,7 @@ impl SequenceState {
             again: 0,
             records: false,
             marks: Vec::new(),
-            common,
-            saved_length: length,
+            worth,
             saved: Vec::new(),
         })
     }
@@ -329,15 +367,8 @@ impl SequenceState {
         // What a step that fails leaves is of no use.
         self.stale = true;
         let known = rows.saturating_sub(doubtful);
-        let boundary = (self.length + known) / PAGE * PAGE;
-        let worth = ends || boundary >= self.saved_length + APART;
-        let parts = self.common > self.length && self.common <= boundary;
-        let ends = worth && boundary > self.length.max(self.saved_length);
-        let worthy = [(parts, self.common), (ends, boundary)].into_iter();
-        let worthy = worthy.filter(|(worth, _)| *worth && known > 1);
-        self.marks.clear();
-        self.marks.extend(worthy.map(|(_, at)| at - self.length));
-        self.marks.dedup();
+        let most = self.store.most_marks();
+        self.marks = self.worth.marks(self.length, known, ends, most);
         self.store.reserve(self.marks.len(), &self.layout, memory)
     }
 
@@ -347,8 +378,7 @@ impl SequenceState {
             .store
             .take_marked(self.marks.len(), &self.layout, memory)?;
         for (mark, copy) in self.marks.drain(..).zip(copies) {
-            self.saved_length = self.length + mark;
-            self.saved.push((self.saved_length, copy));
+            self.saved.push((self.length + mark, copy));
         }
         if self.records {
             self.trail_rows += rows;
@@ -376,10 +406,7 @@ impl SequenceState {
                 (self.cleared, self.stale) = (true, false);
             }
         }
-        if self.saved_length > self.length {
-            self.saved_length = 0;
-            self.saved.clear();
-        }
+        self.saved.retain(|(length, _)| *length <= self.length);
         self.length
     }
 
@@ -464,5 +491,33 @@ impl SequenceState {
                 .zip(marked.iter().copied())
                 .collect(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_saved_where_prompts_part_and_end_and_in_between() {
+        let worth = Worth {
+            instructions: 3 * PAGE,
+            common: 5 * PAGE,
+            spacing: 4 * PAGE,
+        };
+        let pages = |first: usize, end: usize, ends, most| -> Vec<usize> {
+            let marks = worth.marks(first, end - first, ends, most);
+            marks.into_iter().map(|at| (first + at) / PAGE).collect()
+        };
+        let end = 9 * PAGE + 7;
+        assert_eq!(pages(0, end, true, usize::MAX), [3, 4, 5, 8, 9]);
+        assert_eq!(pages(0, end, false, usize::MAX), [3, 4, 5, 8]);
+        assert_eq!(pages(3 * PAGE, end, true, usize::MAX), [4, 5, 8, 9]);
+        assert_eq!(pages(5, 3 * PAGE, false, usize::MAX), [3]);
+        assert!(pages(6 * PAGE, 7 * PAGE + 1, false, usize::MAX).is_empty());
+        // A GPU copies two: of the instructions, and where the next turn goes on.
+        assert_eq!(pages(0, end, true, MOST_MARKS), [3, 9]);
+        assert_eq!(pages(3 * PAGE, end, false, MOST_MARKS), [5, 8]);
+        assert!(worth.marks(3 * PAGE - 1, 1, true, usize::MAX).is_empty());
     }
 }

@@ -27,6 +27,8 @@ pub struct RequestState {
     pub ids: Vec<u32>,
     /// How many of them are the prompt's.
     pub prompt: usize,
+    /// How many of the first are instructions, with which other prompts begin too.
+    pub instructions: usize,
     /// `None` before it begins, while a step has it, and after its pages were taken from it.
     pub sequence: Option<Sequence>,
     /// The draft model's sequence.
@@ -60,6 +62,7 @@ impl RequestState {
             let dropped = self.ids.len() - self.context_length / 2;
             self.ids.drain(..dropped);
             self.prompt = self.prompt.saturating_sub(dropped);
+            self.instructions = 0;
             self.end(pool);
         }
         let rope_variant = decoder.rope_variant(self.ids.len());
@@ -77,6 +80,7 @@ impl RequestState {
                 &self.ids[..self.ids.len() - 1]
             };
             let mut sequence = pool.begin(self.adapter.clone(), rope_variant, known)?;
+            sequence.expect(self.ids.len(), self.instructions);
             if whole {
                 sequence.set_bidirectional_prompt(self.prompt);
             }

@@ -34,6 +34,7 @@ fn begin(model: &Arc<LanguageModel>, number: u32) -> Generation {
         prompt: (0..4 + number)
             .map(|at| 5 + (at * 7 + number * 31) % 260)
             .collect(),
+        instructions: 0,
         config: GenerationConfig {
             max_new_tokens: 12,
             temperature: if number.is_multiple_of(2) { 0.0 } else { 1.0 },

@@ -39,6 +39,7 @@ fn config() -> GenerationConfig {
 fn generate(model: &Arc<LanguageModel>) {
     let request = Request {
         prompt: vec![5, 6, 7],
+        instructions: 0,
         config: config(),
         overflow: ContextOverflow::Error,
         adapter: None,

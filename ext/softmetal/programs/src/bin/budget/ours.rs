@@ -61,6 +61,7 @@ pub fn decode(checkpoint: &Checkpoint, config: GenerationConfig, device: &Device
     let model = LanguageModel::load(&files(&path)?, &options("decoders/llama")?, &[], &cancel);
     let request = Request {
         prompt: PROMPT.to_vec(),
+        instructions: 0,
         config,
         overflow: ContextOverflow::Error,
         adapter: None,
