@@ -14,7 +14,7 @@ module Tasks
     LIB = File.expand_path("../../lib", __dir__)
     KINDS = %w[safetensors quantized quantizer gguf torch tokenizer config modules image vision seq2seq index lock
                template schema regex grammar arguments server fields worker interrupts forks compaction closing
-               preemption hub saves outliers].freeze
+               preemption hub saves appends outliers].freeze
     # An input may take this many seconds, as {Patience} counts them, and make a process this much larger, in kilobytes.
     MOST_SECONDS = 30
     MOST_GROWTH = 1 << 20

@@ -5,6 +5,7 @@ require "candle"
 require "fileutils"
 require "timeout"
 require "tmpdir"
+require_relative "appends"
 require_relative "mutations"
 require_relative "arguments"
 require_relative "circumstances"
@@ -220,6 +221,11 @@ class Inputs
       @circumstances ||= Circumstances.new(ROOT)
       @circumstances.public_send(name, random)
     end
+  end
+
+  def try_appends(random)
+    @appends ||= Appends.new(ROOT, @folder)
+    @appends.attack(random)
   end
 
   def try_preemption(random)
