@@ -88,14 +88,17 @@ module Candle
       # @param options [Hash] `model sparse_model splitter late_chunking deduplicate`, as {new} takes them: they are not
       #   in the file
       # @return [Index]
-      # @raise [InvalidInputError] when there is no such file, and when another process writes to it
+      # @raise [InvalidInputError] when there is no such file, another process writes to it (where `write` is true), or
+      #   the index has vectors of tokens that the model can't be compared with
+      # @raise [ModelNotFoundError] when it can't be read
       # @raise [CorruptModelError] when it is not a whole index, with the reason
       def open(path, write: false, **options)
         path = File.expand_path(TextInput.path(path, "path"))
         settings = Settings.read(**options)
-        index = _open(path)
+        index = nil
+        journal = IndexJournal.open(path, write: write ? true : false) { index = _open(path) }
         index.configure(settings, documents: settings.models?, textual: false)
-        index.follow(path, write: write ? true : false)
+        index.follow(path, journal, write: write ? true : false)
       end
 
       private
@@ -112,22 +115,24 @@ module Candle
       end
     end
 
-    # Adds a vector or a text, or puts it in place of what has the id.
+    # Adds a vector, a text or an image, or puts it in place of what has the id.
     #
     # @param id [Integer, String] of 64 bits at most
-    # @param item [Array<Numeric>, String, Tensor] a vector, or a text where the index has a model or is one of texts. A
-    #   String that isn't a text is packed f32, as `embed(as: :packed)` makes it, or a row of the index's own type (`as:
-    #   :int8`, `as: :binary`)
+    # @param item [Array<Numeric>, String, Tensor, Image, Pathname, IO] a vector, or a text where the index has a model
+    #   or is one of texts. A String that isn't a text is packed f32, as `embed(as: :packed)` makes it, or a row of the
+    #   index's own type (`as: :int8`, `as: :binary`). With a late-interaction model: a text, an image as
+    #   {LateInteractionModel#embed_image} takes it, or a Tensor `[tokens, dimension]`. A String with a path is a text:
+    #   give the path of an image as a Pathname
     # @param metadata [Hash] what JSON can hold; {#search} filters by it and returns it, its names as Symbols
     # @return [self]
-    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number, and for a text that
-    #   nothing embeds
+    # @raise [InvalidInputError] for a vector of another size or with what isn't a finite number, for a text that
+    #   nothing embeds or that is too long for `late_chunking`, and for an image that the model doesn't read
     def add(id, item, metadata = {})
       add_items([[id, item, metadata]])
       self
     end
 
-    # Adds many vectors or texts, which are embedded together.
+    # Adds many vectors, texts or images, which are embedded together.
     #
     # @example
     #   index = Candle::Index.new(dimension: 2, dtype: :int8)
@@ -260,6 +265,7 @@ module Candle
       @monitor = Monitor.new
       @documents = documents ? IndexDocuments.new(settings.bm25) : nil
       @pending = []
+      @pending_bytes = 0
       @journal = nil
       @encoded = 0
       self

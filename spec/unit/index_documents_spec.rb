@@ -141,6 +141,51 @@ RSpec.describe Candle::Index do
       expect { described_class.new(model: model, late_chunking: true) }.to raise_error(ArgumentError, /splitter/)
     end
 
+    it "gives a chunk the mean of its tokens' states in the whole text, of length 1" do
+      splitter = Candle::TextSplitter.new(model, size: 6)
+      text = "The quick fox. The lazy dog, café! Paris."
+      index = described_class.new(model: model, splitter: splitter, late_chunking: true, similarity: :dot)
+      index.add("doc", text)
+      states = model.embeddings(text).to_a.first
+      offsets = model.tokenizer.encode_with_offsets(text)[:offsets]
+      parts = splitter.split(text)
+      expect([parts.size, offsets.size]).to match([be > 2, states.size])
+      # What is found by a vector of one 1 is one component.
+      components = Array.new(model.dimension) do |at|
+        one = Array.new(model.dimension, 0.0).tap { |vector| vector[at] = 1.0 }
+        index.search(one, top_k: nil).to_h { |hit| [hit[:chunk], hit[:score]] }
+      end
+      parts.each_with_index do |part, number|
+        own = states.zip(offsets).filter_map do |state, (first, last)|
+          state if last > first && (part.start...part.end).cover?(first...last)
+        end
+        pooled = own.transpose.map { |values| values.sum / own.size }
+        length = Math.sqrt(pooled.sum { |value| value**2 })
+        expect(own.size).to be_between(2, 6)
+        expect([components.map { |found| found[number] }]).to be_near([pooled.map { |value| value / length }], 1e-5)
+      end
+    end
+
+    it "refuses texts beyond the model's length where chunks are to be pooled from the whole text" do
+      splitter = Candle::TextSplitter.new(model, size: 6)
+      index = described_class.new(model: model, splitter: splitter, late_chunking: true).add(1, "the dog. " * 4)
+      before = index.size
+      text = "the quick fox jumps. " * 20
+      count = model.count_tokens(text)
+      expect { index.add(1, text) }.to raise_error(Candle::InvalidInputError, /#{count} tokens, .* reads 16 at once/)
+      expect([index.size, before]).to eq([before, 2])
+      described_class.new(model: model, splitter: splitter).add(1, text)
+    end
+
+    it "adds one after the other what has one id, and keeps what can't be replaced" do
+      index = described_class.new(model: model).add_all([[1, "a fox"], [2, "a dog"], [1, "a wolf"]])
+      expect(index.search("fox dog wolf", mode: :bm25).map { |hit| hit[:text] }).to match_array(["a dog", "a wolf"])
+      expect { index.add(1, [1.0, 2.0]) }.to raise_error(Candle::InvalidInputError)
+      expect(ids(index.search("wolf", mode: :bm25))).to eq([1])
+      index.add(1, Array.new(32, 1.0))
+      expect([index.size, index.search("wolf", mode: :bm25)]).to eq([2, []])
+    end
+
     it "leaves out texts that are there, where it is to" do
       index = described_class.new(deduplicate: true)
       index.add_all([[1, "a fox"], [2, "a fox"], [3, "a dog"]]).add(4, "a dog").add(1, "a fox", lang: "en")

@@ -36,6 +36,25 @@ RSpec.describe Candle::Index do
     expect(described_class.open("vectors").size).to eq(2)
   end
 
+  it "does so for texts too, by save and by compact, whatever a process of the same number left" do
+    index = described_class.new.add(1, "a fox")
+    index.save("texts")
+    File.chmod(0o640, "texts")
+    File.chown(1234, 4321, "texts") if Process.uid.zero?
+    owner = -> { File.stat("texts").then { |stat| [stat.mode & 0o7777, stat.uid, stat.gid] } }
+    before = owner.call
+    writer = described_class.open("texts", write: true)
+    File.write("texts.#{Process.pid}.#{writer.object_id}.part", "left")
+    writer.add(2, "a dog").compact.add(3, "a wolf").close
+    expect([owner.call, described_class.open("texts").size]).to eq([before, 3])
+    File.symlink("texts", "link")
+    index.save("link")
+    expect([owner.call, described_class.open("texts").size, Dir.children(".").sort]).to eq([before, 1, %w[link texts]])
+    File.mkfifo("pipe")
+    expect { index.save("pipe") }.to raise_error(Candle::InvalidInputError, /pipe is not a regular file/)
+    expect(File.stat("pipe")).to be_pipe
+  end
+
   it "follows links and refuses what is not a regular file" do
     Dir.mkdir("deep")
     File.symlink("deep/vectors", "link")

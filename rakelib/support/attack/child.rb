@@ -6,6 +6,7 @@ require "fileutils"
 require "timeout"
 require "tmpdir"
 require_relative "../../../spec/support/seeded_models"
+require_relative "appends"
 require_relative "mutations"
 require_relative "arguments"
 require_relative "circumstances"
@@ -271,6 +272,11 @@ class Inputs
       @circumstances ||= Circumstances.new(ROOT)
       @circumstances.public_send(name, random)
     end
+  end
+
+  def try_appends(random)
+    @appends ||= Appends.new(ROOT, @folder)
+    @appends.attack(random)
   end
 
   def try_preemption(random)
