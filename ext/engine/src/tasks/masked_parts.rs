@@ -192,7 +192,7 @@ fn panoptic(
     let (across, down) = (between(EDGE, width), between(EDGE, height));
     let lines = owners.par_chunks_mut(width.max(1)).zip(&down);
     let covered = lines
-        .map(|(owners, &down)| {
+        .map(|(owners, &down)| -> Result<Vec<usize>> {
             cancel.check()?;
             Ok(line(owners, &found, &across, down))
         })

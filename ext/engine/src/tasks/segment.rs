@@ -297,7 +297,7 @@ impl SegmentModel {
         labels
             .par_chunks_mut(width.max(1))
             .zip(&down)
-            .try_for_each(|(row, &(top, below, lower))| {
+            .try_for_each(|(row, &(top, below, lower))| -> Result<()> {
                 cancel.check()?;
                 for (label, &(left, right, later)) in row.iter_mut().zip(&across) {
                     let at =

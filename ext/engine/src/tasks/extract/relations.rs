@@ -197,7 +197,7 @@ impl RelationHead {
         let width = judged.scores.width();
         let state = |at: usize| {
             let (first, last) = judged.spans[at];
-            judged.scores.state(first, last).collect()
+            judged.scores.state(first, last)
         };
         let rows = each_row(judged.spans.len(), cancel, state)?;
         let rows = Tensor::from_vec(rows, (judged.spans.len(), width), judged.relations.device())?;
