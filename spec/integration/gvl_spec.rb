@@ -16,8 +16,15 @@ RSpec.describe "The door off the GVL" do
     "the making of a large tensor" => -> { loop { Candle::Tensor.ones([100_000_000], dtype: :f64) } }
   }
 
-  # A busy machine may take its time once, not three times.
-  def quickest(&block) = Array.new(3, &block).min
+  # A busy machine may take its time for seconds. What cannot be ended takes it every time.
+  def quickest(limit)
+    Array.new(10) do
+      elapsed = yield
+      return elapsed if elapsed < limit
+
+      elapsed
+    end.min
+  end
 
   calls.each do |name, call|
     describe name do
@@ -36,14 +43,14 @@ RSpec.describe "The door off the GVL" do
       end
 
       it "ends by Timeout in time" do
-        elapsed = quickest do
+        elapsed = quickest(0.3 + limit) do
           seconds { expect { Timeout.timeout(0.3) { call.call } }.to raise_error(Timeout::Error) }
         end
         expect(elapsed).to be_between(0.3, 0.3 + limit)
       end
 
       it "ends by Thread#kill in time" do
-        elapsed = quickest do
+        elapsed = quickest(limit) do
           thread = Thread.new(&call)
           sleep 0.3
           expect(thread).to be_alive
@@ -53,7 +60,7 @@ RSpec.describe "The door off the GVL" do
       end
 
       it "ends by Thread#raise in time, with that exception" do
-        elapsed = quickest do
+        elapsed = quickest(limit) do
           thread = Thread.new(&call)
           thread.report_on_exception = false
           sleep 0.3
@@ -79,7 +86,7 @@ RSpec.describe "The door off the GVL" do
           exit!(3)
         end
       RUBY
-      took = quickest do
+      took = quickest(limit) do
         elapsed, output, status = signal_ruby(script, :INT)
         expect([output.strip, status.exitstatus]).to eq(["interrupted", 3])
         elapsed

@@ -44,19 +44,33 @@ RSpec.describe "The memory of a long transcription", if: File.readable?("/proc/s
   # What cannot be interrupted delays all of them.
   it "stops at once when its thread is interrupted, while it decodes and while it writes" do
     write_wav("long.wav", 60, rate)
-    took = run_ruby(<<~RUBY).first.lines.map { |line| line.split.map(&:to_f) }
-      require "timeout"
+    output, errors, status = run_ruby(<<~RUBY)
       model = Candle::Transcriber.from_pretrained(#{TinyModels.path("speech/whisper").inspect}, device: "cpu")
-      [[0.2, 0.4, 0.6], [5, 5.5, 6]].each do |moments|
-        puts(moments.map do |seconds|
-          start = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-          Timeout.timeout(seconds) { model.transcribe("long.wav", language: "en", temperature: 0) }
-          abort "it was over after \#{seconds} seconds"
-        rescue Timeout::Error
-          Process.clock_gettime(Process::CLOCK_MONOTONIC) - start - seconds
+      now = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+      # Before the first call of progress: the file is decoded. After some calls: windows are written.
+      [0, 5].each do |calls|
+        puts(Array.new(3) do
+          heard = Queue.new
+          thread = Thread.new do
+            heard << :begun
+            model.transcribe("long.wav", language: "en", temperature: 0, progress: ->(*) { heard << :window })
+          end
+          thread.report_on_exception = false
+          (1 + calls).times { heard.pop }
+          sleep 0.02
+          start = now.call
+          thread.raise(Interrupt)
+          begin
+            thread.join
+            abort "it was over after \#{calls} calls"
+          rescue Interrupt
+            now.call - start
+          end
         end.join(" "))
       end
     RUBY
+    expect(status).to be_success, errors
+    took = output.lines.map { |line| line.split.map(&:to_f) }
     expect(took.map(&:size)).to eq([3, 3])
     expect(took.map(&:min)).to all(be < 0.3)
   end
