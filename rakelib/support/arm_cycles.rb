@@ -29,24 +29,19 @@ module Tasks
     # instruction:: the multiply
     # goal:: its share of the multiply pipes, at least; nil where the loop has more to do than multiply
     # planes:: multiplies of one weight with one input; a row of x for GGUF blocks has two planes of bytes
-    # multiplies:: in the loop, where it is not the one with the most
-    Kernel = Struct.new(:work, :symbol, :instruction, :goal, :planes, :multiplies) do
+    Kernel = Struct.new(:work, :symbol, :instruction, :goal, :planes) do
       def library = "ours"
     end
     DOTS = /\d+neon_dot\w*6format/
     MATRICES = /\d+neon_matrices\w*6format/
-    # One row of x with four panels, of four outputs each: the shape of decode.
-    ROW = { "sdot" => 64, "smmla" => 32 }.freeze
     KERNELS = [
       Kernel.new("f32", /multiply_singles/, "fmla", GOAL, 1),
       Kernel.new("int8, dot products", /multiply_dots/, "sdot", GOAL, 1),
       Kernel.new("int8, matrices", /multiply_matrices_of_bytes/, "smmla", GOAL, 1),
       Kernel.new("bf16, matrices", /multiply_matrices_of_bf16/, "bfmmla", GOAL, 1),
       *%w[Q4_0 Q4_1 Q8_0].flat_map do |type|
-        [["dot products", DOTS, "sdot"], ["matrices", MATRICES, "smmla"]].flat_map do |by, symbol, instruction|
-          symbol = /#{symbol}#{type.size}#{type}/
-          [Kernel.new("#{type}, #{by}", symbol, instruction, nil, 2),
-           Kernel.new("#{type}, #{by}, one row", symbol, instruction, nil, 2, ROW[instruction])]
+        [["dot products", DOTS, "sdot"], ["matrices", MATRICES, "smmla"]].map do |by, symbol, instruction|
+          Kernel.new("#{type}, #{by}", /#{symbol}#{type.size}#{type}/, instruction, nil, 2)
         end
       end
     ].freeze
@@ -185,9 +180,7 @@ module Tasks
 
     # The one with the most multiplies is that of the tallest tile.
     def main_loop(kernel)
-      loops = @disassembly.loops(kernel.symbol)
-      loops = loops.select { |body| multiplies(kernel, body) == kernel.multiplies } if kernel.multiplies
-      body = loops.max_by { |instructions| multiplies(kernel, instructions) }
+      body = @disassembly.loops(kernel.symbol).max_by { |instructions| multiplies(kernel, instructions) }
       return body if body && multiplies(kernel, body).positive?
 
       raise ArgumentError, "no loop with #{kernel.instruction} in #{kernel.symbol.source}"

@@ -14,7 +14,6 @@ module Tasks
     Loop = Struct.new(:work, :library, :file, :symbol, :instruction) do
       def goal = nil
       def planes = 1
-      def multiplies = nil
     end
 
     ANY = //
