@@ -9,7 +9,7 @@ use crate::models::modules::Modules;
 use crate::nn::{pooling, Epilogue, Inventory, Linear};
 use crate::serving::batching::{self, Excess};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::audio::ClapExtractor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -176,13 +176,11 @@ impl ClapModel {
                 return Err(Error::InvalidInput("an audio has no samples".to_owned()));
             }
             let spectrograms = self.extractor.extract(audio.samples(), cancel)?;
-            let row = threads::install(|| {
-                self.info.device.keeping_awake(|| {
-                    let pooled = self.tower.forward(&spectrograms, cancel)?;
-                    finish(self.audio_space.forward(&pooled)?, normalize)
-                })
-            })
-            .and_then(|row| row)?;
+            let row = self.info.device.compute(|| {
+                let pooled = self.tower.forward(&spectrograms, cancel)?;
+                finish(self.audio_space.forward(&pooled)?, normalize)
+            });
+            let row = row.and_then(|row| row)?;
             values.extend(row);
         }
         self.embeddings(values, sounds.len())
@@ -209,7 +207,7 @@ impl ClapModel {
         let tokens = batching::tokenize(&self.tokenizer, &inputs, length, Excess::Cut, cancel)?;
         let forward = |batch: &[usize]| -> Result<Vec<f32>> {
             let sequences = batching::pack(&tokens, batch)?;
-            threads::install(|| {
+            self.info.device.compute(|| {
                 let states = self.text.forward(&sequences, cancel)?;
                 let firsts = sequences.ranges().map(|range| Some(range.start));
                 let firsts = pooling::pick(&states, &firsts.collect::<Vec<_>>())?;

@@ -8,7 +8,7 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{pooling, Inventory, Linear, PackedSequences};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::{Input, Tokenizer};
@@ -161,7 +161,7 @@ impl ClipModel {
         let forward = |batch: &[usize]| -> Result<Vec<f32>> {
             let sequences = batching::pack(&tokens, batch)?;
             // In the pool: a thread of Ruby's has little room for what it calls.
-            threads::install(|| {
+            self.info.device.compute(|| {
                 let states = self.text.forward(&sequences, cancel)?;
                 let pooled = pooling::pick(&states, &self.ends(&sequences))?;
                 self.finish(pooled, self.text_space.as_ref())

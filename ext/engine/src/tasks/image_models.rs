@@ -10,7 +10,7 @@ use crate::models::towers::{self, Tower};
 use crate::models::vision::{Blueprint, Seen};
 use crate::nn::{elementwise, FeatureMap, Inventory, Linear};
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
+use base::runtime::device::Device;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::Processor;
@@ -328,7 +328,7 @@ impl Convolutions {
         let mut rows = Vec::new();
         for (index, picture) in pictures.iter().enumerate() {
             cancel.check()?;
-            let row = threads::install(|| -> Result<Vec<f32>> {
+            let row = Device::of(&self.place.0).compute(|| -> Result<Vec<f32>> {
                 let picture = picture.decode()?;
                 let view = self.processor.process(&picture, cancel)?;
                 let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;
