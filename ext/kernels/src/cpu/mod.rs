@@ -1,6 +1,7 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
 pub(crate) mod attention;
+pub mod depthwise;
 pub mod isa;
 mod lanes;
 pub mod maps;
