@@ -6,7 +6,7 @@ use crate::models::depth::DepthNetwork;
 use crate::models::vision::positions::cubic;
 use crate::nn::feature_map::FeatureMap;
 use crate::{CancelToken, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor, CHANNELS};
 
@@ -91,7 +91,7 @@ impl DepthModel {
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Depths> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let map = self.network.forward(&view, cancel)?;
             let values: Vec<f32> = map.rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
             self.info.check_numbers(&values)?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::models::detection::{Detector, Predictions, Scoring, GROUNDED_TYPES, OPEN_TYPES};
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
@@ -191,7 +190,7 @@ impl DetectModel {
     ) -> Result<(Arc<Image>, Predictions)> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        let predictions = threads::install(|| match (&self.finder, named) {
+        let predictions = self.info.device.compute(|| match (&self.finder, named) {
             (Finder::Closed(detector), _) => detector.forward(&view, cancel),
             (Finder::Open(detector, _), Named::Rows(rows)) => detector.forward(&view, rows, cancel),
             (Finder::Grounded(detector), Named::Phrases(phrases)) => {

@@ -8,7 +8,7 @@ use crate::models::prompted::{self, Prompt, Sam};
 use crate::models::segmentation::Segmenter;
 use crate::nn::feature_map::{between, FeatureMap};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use candle_core::DType;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -131,7 +131,7 @@ impl SegmentModel {
         let one = |picture: &Picture| {
             let image = picture.decode()?;
             let view = self.processor.process(&image, cancel)?;
-            threads::install(|| {
+            self.info.device.compute(|| {
                 let found = self.found(model, &view, cancel)?;
                 let size = (image.width(), image.height());
                 masked_parts::parts(&found, kind, threshold, size, cancel)
@@ -174,7 +174,7 @@ impl SegmentModel {
         let (resized, whole) = self.processor.sizes(width, height);
         let wider = (resized.0 as f64 / width as f64) as f32;
         let higher = (resized.1 as f64 / height as f64) as f32;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let encoded = sam.encode(&view, cancel)?;
             let mut all = Vec::with_capacity(prompts.len());
             for prompt in prompts {
@@ -269,7 +269,7 @@ impl SegmentModel {
         }
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let scores = match &self.finder {
                 Finder::Labels(segmenter) => segmenter.forward(&view, cancel)?,
                 Finder::Masks(model) => masked_parts::labels(&self.found(model, &view, cancel)?)?,

@@ -103,7 +103,7 @@ impl VisionTower {
         for batch in self.batches(&views) {
             cancel.check()?;
             let batch = &views[batch];
-            let found = threads::install(|| -> Result<Vec<f32>> {
+            let found = self.device.compute(|| -> Result<Vec<f32>> {
                 let seen = self.tower.forward(batch, layers, cancel)?;
                 let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
                 Ok(found.flatten_all()?.to_vec1()?)
@@ -145,7 +145,7 @@ impl VisionTower {
         read: impl FnOnce(&[Tensor], &[(usize, usize)]) -> Result<T> + Send,
     ) -> Result<T> {
         let grids: Vec<_> = views.iter().map(|view| self.tower.grid(view)).collect();
-        threads::install(|| {
+        self.device.compute(|| {
             let mut states = Vec::with_capacity(grids.len());
             for batch in self.batches(views) {
                 cancel.check()?;

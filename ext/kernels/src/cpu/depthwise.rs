@@ -36,6 +36,10 @@ struct Strip {
     bounds: (f32, f32),
 }
 
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the same vectors of several arrays"
+)]
 #[inline(always)]
 unsafe fn lanes_of<S: Simd, const WINDOWS: usize, const VECTORS: usize>(
     strip: &Strip,
@@ -226,7 +230,7 @@ mod tests {
             across: 7,
         };
         let channels = 37;
-        let tensor = |rows: usize, seed: u64, scale: f32| {
+        let tensor = |rows: usize, seed: u32, scale: f32| {
             let values: Vec<f32> = random(rows * channels, seed);
             let values = values.into_iter().map(|x| scale * x).collect();
             Tensor::from_vec(values, (rows, channels), &Device::Cpu).unwrap()

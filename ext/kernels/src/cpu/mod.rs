@@ -353,7 +353,7 @@ mod tests {
 }
 
 #[cfg(test)]
-mod test_numbers {
+pub(crate) mod test_numbers {
     /// Numbers in -1..1 that a seed repeats.
     pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;

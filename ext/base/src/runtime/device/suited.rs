@@ -85,6 +85,11 @@ impl Device {
         }
     }
 
+    /// Runs `work`, many short parts of which follow each other, on the threads that compute.
+    pub fn compute<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        threads::install(|| self.keeping_awake(work))
+    }
+
     /// What a model computes in unless told, by the type that its checkpoint has.
     pub fn default_dtype(self, stored: DType) -> DType {
         match self {
