@@ -1,5 +1,5 @@
-//! Attention within windows of as many tokens each, whose scores get biases of any kind. CPU; other devices and types get
-//! `None`, and compute with tensors.
+//! Attention within windows of as many tokens each, whose scores get biases of any kind. CPU; other devices and types
+//! get `None`, and compute with tensors.
 
 use candle_core::{DType, Tensor};
 
@@ -22,8 +22,8 @@ pub struct WindowBias<'a> {
     pub of_windows: Option<&'a Tensor>,
 }
 
-/// What queries find of the values of their own window: `q`, `k` and `v` are [windows · area, heads · width], and so is the
-/// result. Scores are divided by the root of the width.
+/// What queries find of the values of their own window: `q`, `k` and `v` are [windows · area, heads · width], and so is
+/// the result. Scores are divided by the root of the width.
 pub fn attention_in_windows(
     [q, k, v]: [&Tensor; 3],
     bias: &WindowBias<'_>,

@@ -127,8 +127,8 @@ dispatched! {
     unsafe fn weigh(strip: *const Strip) = weigh_with
 }
 
-/// Every channel by itself: a function of the sum of each window's places times the rows of `factors`, [kernel · kernel,
-/// channels], and of `added`, [channels].
+/// Every channel by itself: a function of the sum of each window's places times the rows of `factors`,
+/// [kernel · kernel, channels], and of `added`, [channels].
 pub fn weigh_channels(
     x: &Tensor,
     windows: &Windows,

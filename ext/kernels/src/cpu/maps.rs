@@ -235,6 +235,16 @@ mod tests {
     }
 
     #[test]
+    fn planes_become_channels_of_places() {
+        for (channels, places) in [(3, 1), (3, 10_007), (1, 5), (7, 2000)] {
+            let planes = tensor(channels, places, 1);
+            let wanted = values(&planes.t().unwrap().contiguous().unwrap());
+            assert_eq!(interleaved(&values(&planes), channels), wanted);
+        }
+        assert!(interleaved(&[], 3).is_empty());
+    }
+
+    #[test]
     fn rows_are_joined_as_tensors_join_them() {
         for (rows, widths) in [(1, [3, 1, 2]), (517, [64, 7, 33]), (5, [2, 4, 1])] {
             let parts = [1, 2, 3].map(|seed| tensor(rows, widths[seed as usize - 1], seed));

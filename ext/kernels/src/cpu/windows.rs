@@ -197,7 +197,9 @@ unsafe fn highest_with<S: Simd>(
 }
 
 dispatched! {
-    unsafe fn highest(taps: *const *const f32, count: usize, start: *const f32, out: *mut f32, width: usize) = highest_with
+    unsafe fn highest(
+        taps: *const *const f32, count: usize, start: *const f32, out: *mut f32, width: usize,
+    ) = highest_with
 }
 
 /// The largest number of each channel in each window, not counting what lies beside the map.
