@@ -9,8 +9,7 @@ use crate::models::parts::Part;
 use crate::models::towers::{self, Tower};
 use crate::models::vision::{Blueprint, Seen};
 use crate::nn::{elementwise, FeatureMap, Inventory, Linear};
-use crate::{CancelToken, Error, Result};
-use base::runtime::device::Device;
+use crate::{CancelToken, Device, Error, Result};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::Processor;
@@ -38,6 +37,7 @@ struct Convolutions {
     network: Network,
     processor: Processor,
     place: (candle_core::Device, DType),
+    device: Device,
 }
 
 #[allow(clippy::large_enum_variant, reason = "one per model")]
@@ -279,6 +279,7 @@ impl Convolutions {
             network,
             processor: vision::processor(files, None, cancel)?,
             place: (checkpoint.opened.clone(), checkpoint.dtype),
+            device: checkpoint.device,
         })
     }
 
@@ -328,7 +329,7 @@ impl Convolutions {
         let mut rows = Vec::new();
         for (index, picture) in pictures.iter().enumerate() {
             cancel.check()?;
-            let row = Device::of(&self.place.0).compute(|| -> Result<Vec<f32>> {
+            let row = self.device.compute(|| -> Result<Vec<f32>> {
                 let picture = picture.decode()?;
                 let view = self.processor.process(&picture, cancel)?;
                 let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;

@@ -49,6 +49,10 @@ macro_rules! for_constant {
                 const $a: Activation = Activation::ReluSquared;
                 $body
             }
+            Activation::Relu6 => {
+                const $a: Activation = Activation::Relu6;
+                $body
+            }
             Activation::Identity => {
                 const $a: Activation = Activation::Identity;
                 $body
