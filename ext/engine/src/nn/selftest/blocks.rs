@@ -85,14 +85,15 @@ fn mixed_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
 /// Those that were named, or all; how they expand has nothing to do with the dtype.
 fn formats(bench: &Bench<'_>) -> Vec<BlockType> {
     let named = |kind: &BlockType| bench.named.contains(&kind.name());
-    if BlockType::ALL.iter().any(named) {
-        return BlockType::ALL.into_iter().filter(named).collect();
+    let found: Vec<BlockType> = BlockType::every().filter(named).collect();
+    if !found.is_empty() {
+        return found;
     }
     let bounded = bench.extent.few || bench.extent.rows;
     if bounded && bench.dtype != DType::F32 {
-        vec![BlockType::Q4_0, BlockType::Q6K]
+        vec![BlockType::Q4_0, BlockType::Q6K, BlockType::Nf4Bf16]
     } else {
-        BlockType::ALL.to_vec()
+        BlockType::every().collect()
     }
 }
 
