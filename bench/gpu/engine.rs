@@ -410,7 +410,9 @@ fn block_times(device: &Device) -> Result<()> {
         let x = Tensor::randn(0f32, 1.0, (rows, inputs), device)?.to_dtype(DType::BF16)?;
         for (name, layers, bytes) in &all {
             let time = median(9, || {
-                layers.iter().try_for_each(|layer| layer.forward(&x).map(drop))?;
+                layers
+                    .iter()
+                    .try_for_each(|layer| layer.forward(&x).map(drop))?;
                 Ok(device.synchronize()?)
             })?;
             let micros = time * 1e3 / BLOCK_MATRICES as f64;

@@ -1,7 +1,7 @@
 //! Blocks that no file has: groups of weights from other libraries, whose scales halves cannot hold.
 //!
-//! A block begins with its scales, f32, then as many minimums, f32, where the type has them. Its codes follow, of which those
-//! of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum, rounded
+//! A block begins with its scales, f32, then as many minimums, f32, where the type has them. Its codes follow, of which
+//! those of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum, rounded
 //! to 16 bits where the type says so.
 
 use std::sync::OnceLock;

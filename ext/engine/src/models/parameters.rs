@@ -414,7 +414,9 @@ impl<'a> Parameters<'a> {
         }
         match self.blocks(place, &shape)? {
             // GPUs look rows up as they lie.
-            Some(blocks) if self.device.is_cpu() || blocks.order.is_none() => Embedding::quantized(blocks, self.device, self.dtype),
+            Some(blocks) if self.device.is_cpu() || blocks.order.is_none() => {
+                Embedding::quantized(blocks, self.device, self.dtype)
+            }
             _ => self.read(&name).map(Embedding::Dense),
         }
     }

@@ -301,8 +301,11 @@ impl Linear {
         let matrices = experts.iter().zip(&plain).map(|(layers, plain)| {
             let blocks = block_factors(layers);
             // Each order of columns asks for inputs of its own.
-            let plain_order = |all: &Vec<BlockFactor<'_>>| !all.iter().any(|one| one.blocks.is_ordered());
-            let blocks = blocks.filter(plain_order).map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
+            let plain_order =
+                |all: &Vec<BlockFactor<'_>>| !all.iter().any(|one| one.blocks.is_ordered());
+            let blocks = blocks
+                .filter(plain_order)
+                .map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
             blocks.or_else(|| {
                 let pairs = plain.as_ref()?.iter().zip(*layers);
                 let matrices = pairs.map(|pair| ExpertMatrix::Numbers(matrix_of(pair)));

@@ -5,7 +5,7 @@
 //! and rounded before it is multiplied.
 
 use super::decode::Decode;
-use super::PANEL;
+use super::{PANEL, SUMMED};
 use crate::cpu::isa::dispatched;
 use crate::cpu::product::driver::Sums;
 use crate::cpu::product::row_tiles::in_row_tiles;
@@ -25,9 +25,8 @@ const LINE: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub x: *const f32,
-    /// Of each run of x, where the format has minimums.
-    pub sums: &'a [f32],
-    pub sums_of_row: usize,
+    /// Of every SUMMED elements of x.
+    pub sums: *const f32,
     /// In a row.
     pub groups: usize,
     pub panel: *const u8,
@@ -44,7 +43,7 @@ impl Operands<'_> {
         unsafe {
             Self {
                 x: self.x.add(row * self.groups * GROUP),
-                sums: &self.sums[row * self.sums_of_row..],
+                sums: self.sums.add(row * self.groups * (GROUP / SUMMED)),
                 ..self
             }
         }
@@ -248,11 +247,16 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
             let mut run = 0;
             while F::MINIMUM && run < F::RUNS {
                 let minimum = number(F::RUNS + run);
+                let first = (group * GROUP + run * F::RUN) / SUMMED;
                 let mut r = 0;
                 while r < R {
-                    let sums = operands.sums.as_ptr().add(r * operands.sums_of_row);
-                    let sum = S::splat(*sums.add(group * F::RUNS + run));
-                    totals[r] = S::fuse(minimum, sum, totals[r]);
+                    let sums = operands.sums.add(r * (stride / SUMMED) + first);
+                    let sum = if F::RUN == SUMMED {
+                        *sums
+                    } else {
+                        *sums + *sums.add(1)
+                    };
+                    totals[r] = S::fuse(minimum, S::splat(sum), totals[r]);
                     r += 1;
                 }
                 run += 1;

@@ -44,7 +44,10 @@ impl std::fmt::Debug for GroupedMatrix {
     }
 }
 
-/// Rows of x, and the sums of what shares a minimum.
+/// Elements of x whose sums are at hand: those that share a minimum in the finest formats.
+const SUMMED: usize = 32;
+
+/// Rows of x, for matrices of any type, and their sums.
 pub struct GroupedRows<'a> {
     x: &'a [f32],
     sums: Vec<f32>,
@@ -191,11 +194,7 @@ impl WeightMatrix<f32> for GroupedMatrix {
             }
             sums.iter().sum::<f32>()
         };
-        let sums = if self.form.has_minimum {
-            x.chunks_exact(self.form.run).map(sum).collect()
-        } else {
-            Vec::new()
-        };
+        let sums = x.chunks_exact(SUMMED).map(sum).collect();
         GroupedRows { x, sums }
     }
 
@@ -208,19 +207,15 @@ impl WeightMatrix<f32> for GroupedMatrix {
     ) {
         let groups = self.inputs / GROUP;
         let levels = self.form.levels();
-        let sums = match self.form.has_minimum {
-            true => self.inputs / self.form.run,
-            false => 0,
-        };
+        let sums = self.inputs / SUMMED;
         let operands = kernel::Operands {
             x: x.x[tile.row * self.inputs..][..tile.rows * self.inputs].as_ptr(),
-            sums: &x.sums[tile.row * sums..][..tile.rows * sums],
-            sums_of_row: sums,
+            sums: x.sums[tile.row * sums..][..tile.rows * sums].as_ptr(),
             groups,
             panel: self.panels[tile.panel * self.stride..][..self.stride].as_ptr(),
             levels: &levels[..],
         };
-        // SAFETY: x and the panel have as many groups, and x the sums of this format; the caller vouches for the sums.
+        // SAFETY: x and the panel have as many groups; the caller vouches for the sums.
         unsafe { kernel::multiply(context.isa, self.kind, operands, tile.rows, tile.sums) };
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cpu::product::multiply_each;
 use crate::cpu::test_numbers::numbers;
 use base::quant::noise::random_matrix;
 use base::quant::Rounding;
@@ -39,6 +40,27 @@ fn every_type_multiplies_like_its_expansion() {
                         kind.name()
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Rows are prepared once for matrices of different types.
+#[test]
+fn matrices_of_all_types_share_rows() {
+    let (inputs, outputs, rows) = (192, 20, 3);
+    let x = numbers(rows * inputs, 17);
+    let kinds = BlockType::GROUPED;
+    let matrices = kinds.map(|kind| matrix(&random_matrix(kind, outputs, inputs)));
+    for isa in Isa::of_numbers() {
+        for first in [&matrices[0], &matrices[13]] {
+            let factors: Vec<_> = std::iter::once(first)
+                .chain(&matrices)
+                .map(|matrix| (matrix, Default::default()))
+                .collect();
+            let together = multiply_each(isa, &x, rows, &factors);
+            for (matrix, found) in matrices.iter().zip(&together[1..]) {
+                assert_eq!(found, &product(isa, matrix, &x), "{matrix:?}");
             }
         }
     }
