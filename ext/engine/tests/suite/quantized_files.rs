@@ -199,7 +199,11 @@ fn weights_that_a_block_type_has_stay_quantized() {
             layer("self_attn.q_proj"),
             Some(BlockType::Fp8),
         ),
-        ("torchao_int4", layer("self_attn.q_proj"), None),
+        (
+            "torchao_int4",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Int4Of32),
+        ),
         (
             "torchao_int4",
             layer("self_attn.k_proj"),
