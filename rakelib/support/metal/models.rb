@@ -10,13 +10,15 @@ module Tasks
     class Models
       TINY = File.join(Build::ROOT, "spec/fixtures/tiny")
       SEEDED = File.join(Build::ROOT, "spec/fixtures/seeded")
+      # Checkpoints that other libraries quantized.
+      QUANTIZED = File.join(Build::ROOT, "spec/fixtures/quantized")
       # Specs of the device itself, and those whose models {ON_METAL} puts there.
       SPECS = "ext/softmetal/spec"
       ON_METAL = File.join(Build::ROOT, SPECS, "on_metal.rb")
       PARITY = %w[spec/parity/embedding_spec.rb spec/parity/heads_spec.rb].freeze
       # One checkpoint per shape, watched access by access.
       SHAPES = %w[bert modernbert deberta-v2 seq2seq/t5 decoders/llama decoders/gemma3 decoders/qwen2-moe
-                  gguf-decoders/llama gemma3-vision qwen2-vl].freeze
+                  gguf-decoders/llama gemma3-vision qwen2-vl ../quantized/gptq ../quantized/bitsandbytes].freeze
       # One seeded checkpoint per mechanism that no tiny checkpoint has.
       MECHANISMS = %w[gpt_oss llama4_text gemma3n_text gemma4_text deepseek_v3 deepseek_v32 diffllama jetmoe apertus
                       bloom hrm_text longcat_flash granitemoehybrid qwen3_next kimi_linear mamba recurrent_gemma rwkv
@@ -139,7 +141,8 @@ module Tasks
       # The checkpoints in as many parts as there are processors, of about the same number of files.
       def shards
         parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-vlms].map { |name| File.join(TINY, name) }
-        folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
+        folders = [TINY, QUANTIZED, *parents].flat_map { |path| Dir[File.join(path, "*")] }
+        folders = folders.select { |path| File.directory?(path) }
         parts((folders - parents).sort)
       end
 

@@ -119,11 +119,6 @@ impl Linear {
         device.is_cpu() && dtype == DType::F32
     }
 
-    /// Whether groups with scales of f32, which no GGUF file has, have kernels on this device.
-    pub fn keeps_groups(device: &Device) -> bool {
-        device.is_cpu()
-    }
-
     /// A layer whose weight stays quantized, where `keeps_blocks` allows it.
     pub fn quantized(
         weight: QuantizedTensor,
@@ -305,7 +300,12 @@ impl Linear {
         }
         let matrices = experts.iter().zip(&plain).map(|(layers, plain)| {
             let blocks = block_factors(layers);
-            let blocks = blocks.map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
+            // Each order of columns asks for inputs of its own.
+            let plain_order =
+                |all: &Vec<BlockFactor<'_>>| !all.iter().any(|one| one.blocks.is_ordered());
+            let blocks = blocks
+                .filter(plain_order)
+                .map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
             blocks.or_else(|| {
                 let pairs = plain.as_ref()?.iter().zip(*layers);
                 let matrices = pairs.map(|pair| ExpertMatrix::Numbers(matrix_of(pair)));

@@ -416,13 +416,6 @@ impl WeightSource for Adapted {
         self.inner.quantized(self.stored(name))
     }
 
-    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        if self.updates.contains_key(name) {
-            return Ok(None);
-        }
-        self.inner.file_blocks(self.stored(name))
-    }
-
     fn turned(&self, name: &str) -> bool {
         self.inner.turned(self.stored(name))
     }
