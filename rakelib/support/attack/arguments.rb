@@ -2,11 +2,12 @@
 
 require "fileutils"
 require "forwardable"
+require_relative "../../../spec/support/tiny_folder"
 
 # Hostile arguments to every public method that the signatures name.
 class HostileArguments
   SIGNATURES = File.expand_path("../../../sig/candle", __dir__)
-  TINY = File.expand_path("../../../spec/fixtures/tiny", __dir__)
+  TINY = TinyFolder.path
   FOLDERS = "{.,files,generation,media,models,runtime,support,text}"
   # What loads the instance of a class whose methods are called.
   INSTANCES = {

@@ -6,6 +6,7 @@ require "fileutils"
 require "timeout"
 require "tmpdir"
 require_relative "../../../spec/support/seeded_models"
+require_relative "../../../spec/support/tiny_folder"
 require_relative "appends"
 require_relative "mutations"
 require_relative "arguments"
@@ -17,7 +18,7 @@ require_relative "sights"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
-  ROOT = File.expand_path("../../../spec/fixtures", __dir__)
+  ROOT = TinyFolder.fixtures
   # A caller may be told so of what he gave; of a file only Candle's own errors tell.
   FOR_ARGUMENTS = [ArgumentError, TypeError, IndexError, FrozenError, Timeout::Error, SystemCallError].freeze
   # What objects of the attack raise themselves.

@@ -13,7 +13,8 @@ use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
 
 use super::adapter_modules::{linears, read_adapter, seeded_adapter, widest, LinearLayer};
-use super::decoder::{read_checkpoint, tiny};
+use super::decoder::{read_checkpoint};
+use super::tiny_folder::tiny;
 use super::scheduling::{counted, distribution, load_with, prompt, tokens};
 use super::seeded_weights::{checkpoint, names};
 use super::state_adapters::adapted;

@@ -9,7 +9,7 @@ use engine::tasks::{Extras, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error};
 use formats::text::tokenizer::Tokenizer;
 
-use super::decoder::tiny;
+use super::tiny_folder::tiny;
 use super::scheduling::{
     begin, counted, limited, load, load_with, prompt, roomy, roomy_with, tokens,
 };

@@ -14,7 +14,8 @@ use formats::weights::{self, WeightSource};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::decoder::{folders, tiny, Expectations};
+use super::decoder::{folders, Expectations};
+use super::tiny_folder::tiny;
 use super::encoder::{difference, embed, files, load, Expected};
 
 const TOLERANCE: f32 = 1e-4;
