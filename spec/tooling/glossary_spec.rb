@@ -57,6 +57,22 @@ RSpec.describe Glossary do
     end
   end
 
+  it "reads the names of files, and of what they define" do
+    Dir.mktmpdir do |folder|
+      file = File.join(folder, "sights.rs")
+      File.write(file, "pub(crate) struct DeskOfMany;\npub async fn make_room() {}\n// fn mend()\nfn houses_of() {}\n" \
+                       "fn amend() {}\nlet desk = 1;\n")
+      expect(described_class.names(file)).to eq(%w[sights DeskOfMany make_room houses_of])
+    end
+  end
+
+  it "finds nothing in names" do
+    files = Dir[File.join(root, "{lib,exe,ext,rakelib,spec,bench,examples}/**/*.{rb,rs,rake}")]
+    files = files.grep_v(%r{/target/|/fixtures/})
+    expect(files.size).to be > 1000
+    expect(files.flat_map { |file| described_class.names(file).map { |name| [file, name] } }).to eq([])
+  end
+
   {
     "lib" => ["{lib,exe}/**/*.rb", 100], "the Rust crates" => ["ext/**/*.rs", 800],
     "the tasks" => ["{Rakefile,rakelib/**/*.{rb,rake}}", 30], "the specs" => ["spec/**/*.rb", 100],

@@ -14,7 +14,7 @@ require_relative "circumstances"
 require_relative "outliers"
 require_relative "preemption"
 require_relative "requests"
-require_relative "sights"
+require_relative "image_models"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
@@ -85,7 +85,7 @@ class Inputs
       next SeededModels.write(File.basename(name), FileUtils.mkdir(copy).first) if name.start_with?("seeded/")
 
       FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
-      Sights.materialize(copy)
+      HostileImageModels.materialize(copy)
     end
   end
 
@@ -219,9 +219,9 @@ class Inputs
 
   def try_vision(random)
     mutations = Mutations.new(random)
-    @sights ||= Sights.new(ROOT)
-    name, kind, wanted = @sights.pick(mutations)
-    file = mutations.pick(@sights.damageable(copy_of(name)))
+    @image_models ||= HostileImageModels.new(ROOT)
+    name, kind, wanted = @image_models.pick(mutations)
+    file = mutations.pick(@image_models.damageable(copy_of(name)))
     @called = "#{name} #{file}"
     copy = damaged(name, file) do |bytes|
       case File.extname(file)
@@ -230,7 +230,7 @@ class Inputs
       else mutations.safetensors(bytes)
       end
     end
-    @sights.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
+    @image_models.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
   end
 
   def picture = File.join(ROOT, "images/photo.png")

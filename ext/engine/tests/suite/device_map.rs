@@ -14,9 +14,9 @@ use formats::files::raw_config::RawConfig;
 use formats::weights;
 
 use super::decoder::{folders, in_chunks};
-use super::tiny_folder::tiny;
 use super::scheduling::{begin, load_with, prompt, tokens};
 use super::seeded_weights::{checkpoint, names};
+use super::tiny_folder::tiny;
 
 const LENGTH: usize = 20;
 

@@ -8,7 +8,7 @@ use formats::text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::allocation::peak_during;
-use crate::decoder::{numbers};
+use crate::decoder::numbers;
 use crate::tiny_folder::tiny;
 use crate::weight_files::Folder;
 

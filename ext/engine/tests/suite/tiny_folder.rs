@@ -122,10 +122,13 @@ fn write(source: &Path, own: &Path) {
 fn gguf(description: &Value, root: &Path, lists: &Value) -> Vec<u8> {
     let checkpoint = root.join(description["checkpoint"].as_str().unwrap());
     let sources = tensors(&checkpoint.join("model.safetensors"));
-    let object = |key: &str| -> Map<String, Value> { description[key].as_object().unwrap().clone() };
+    let object =
+        |key: &str| -> Map<String, Value> { description[key].as_object().unwrap().clone() };
     let mut file = Gguf::new();
     for (key, typed) in object("metadata") {
-        let value = typed[1]["list"].as_str().map_or(&typed[1], |name| &lists[name]);
+        let value = typed[1]["list"]
+            .as_str()
+            .map_or(&typed[1], |name| &lists[name]);
         let (kind, value) = encoded(typed[0].as_str().unwrap(), value);
         file = file.key(&key, kind, &value);
     }

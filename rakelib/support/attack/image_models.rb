@@ -3,7 +3,7 @@
 require_relative "../../../spec/support/seeded_models"
 
 # Models that read pictures, and how each is asked about one: tiny checkpoints, and seeded ones of every kind.
-class Sights
+class HostileImageModels
   TINY = { "clip" => :CLIP, "llava" => :VLM, "dinov2" => :ImageEmbeddingModel,
            "vit-classifier" => :ImageClassifier }.freeze
   # What a fixture expects, and the class for it.
