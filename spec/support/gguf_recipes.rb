@@ -39,13 +39,19 @@ module GgufRecipes
     data = "".b
     tensors = description["tensors"].map do |name, recipe|
       place = data.bytesize
-      data << HalfFloats.pack(cooked(recipe, sources), recipe["dtype"])
-      data << ("\0" * (-data.bytesize % ALIGNMENT))
-      string(name) + [recipe["shape"].size, *recipe["shape"], DTYPES.fetch(recipe["dtype"]), place]
-                     .pack("L<Q<#{recipe["shape"].size}L<Q<")
+      data << padded(HalfFloats.pack(cooked(recipe, sources), recipe["dtype"]))
+      string(name) + entry(recipe, place)
     end
-    head = ["GGUF", 3, tensors.size, keys.size].pack("a4L<Q<Q<") + keys.join + tensors.join
-    head + ("\0" * (-head.bytesize % ALIGNMENT)) + data
+    padded(["GGUF", 3, tensors.size, keys.size].pack("a4L<Q<Q<") + [*keys, *tensors].join) + data
+  end
+
+  def entry(recipe, place)
+    shape = recipe["shape"]
+    [shape.size, *shape, DTYPES.fetch(recipe["dtype"]), place].pack("L<Q<#{shape.size}L<Q<")
+  end
+
+  def padded(bytes)
+    bytes + ("\0" * (-bytes.bytesize % ALIGNMENT))
   end
 
   def string(text)
@@ -76,7 +82,10 @@ module GgufRecipes
     return recipe["values"] if recipe.key?("values")
 
     added = recipe.fetch("add", 0)
-    all = recipe["from"].flat_map { |source, *view| view.empty? ? sources.fetch(source) : viewed(sources[source], *view) }
+    all = recipe["from"].flat_map do |source, *view|
+      elements = sources.fetch(source)
+      view.empty? ? elements : viewed(elements, *view)
+    end
     added.zero? ? all : all.map { |element| element + added }
   end
 

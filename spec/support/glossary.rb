@@ -33,6 +33,7 @@ module Glossary
     /\b(held|hold|holds|holding) to\b|\bhold(s|ing)? (a|an|the|it|its) \w+( \w+)? to (a|an|the)\b/ =>
       "compared with, constrained to",
     /\ba device that was named\b/ => "an explicit device",
+    /\banew\b|\bwhoever\b/ => "again, a named thread, process or caller",
     /\bnever an address\b/ => "URLs are not fetched",
     /\b(loses|lose) (and doubles? )?nothing\b|\bdoubles nothing\b/ => "idempotent and resumable"
   }.transform_keys { |pattern| Regexp.new(pattern.source, Regexp::IGNORECASE) }.freeze

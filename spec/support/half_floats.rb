@@ -6,12 +6,13 @@ module HalfFloats
 
   # @return [String]
   def pack(numbers, dtype)
-    return numbers.pack("e*") if dtype == "F32"
-
     singles = numbers.pack("e*")
-    return singles.unpack("L<*").map { |bits| (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 }.pack("S<*") if dtype == "BF16"
-
-    singles.unpack("e*").map { |number| half(number) }.pack("S<*")
+    case dtype
+    when "F32" then singles
+    when "F16" then singles.unpack("e*").map { |number| half(number) }.pack("S<*")
+    when "BF16" then singles.unpack("L<*").map { |bits| (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 }.pack("S<*")
+    else raise ArgumentError, "#{dtype} has no numbers here"
+    end
   end
 
   # @return [Array<Float>]

@@ -6,8 +6,9 @@ require "json"
 require_relative "seeded_models"
 require_relative "gguf_recipes"
 
-# The checkpoints of spec/fixtures/tiny as whole folders, in tmp/fixtures/tiny, with links to the other fixtures. The repository stores no file that can be
-# computed or is the same as another; spec/fixtures/tiny_models/compaction.py says what it stores instead.
+# The checkpoints of spec/fixtures/tiny as whole folders, in tmp/fixtures/tiny, with links to the other fixtures. The
+# repository stores no file that can be computed or is the same as another; spec/fixtures/tiny_models/compaction.py says
+# what it stores instead.
 module TinyFolder
   SOURCE = File.join(SeededModels::FIXTURES, "tiny")
   TARGET = File.expand_path("../../tmp/fixtures", __dir__)
@@ -37,7 +38,8 @@ module TinyFolder
   def state
     code = %w[tiny_folder seeded_models gguf_recipes].map { |name| File.join(__dir__, "#{name}.rb") }
     files = Dir[File.join(SOURCE, "**/*")].select { |file| File.file?(file) }.sort
-    Digest::SHA256.hexdigest([*code, *files].map { |file| "#{file} #{File.size(file)} #{File.mtime(file).to_r}" }.join("\n"))
+    lines = [*code, *files].map { |file| "#{file} #{File.size(file)} #{File.mtime(file).to_r}" }
+    Digest::SHA256.hexdigest(lines.join("\n"))
   end
 
   def stamp
@@ -53,11 +55,8 @@ module TinyFolder
     FileUtils.ln_s(others, "#{TARGET}.new")
     copy_links(folder)
     Dir[File.join(folder, "**/tensors.json")].each { |file| write_weights(file) }
-    lists = JSON.parse(File.read(File.join(folder, LISTS), encoding: "UTF-8"))
-    files = Dir[File.join(folder, "**/*.gguf.json")]
-    files.each { |file| GgufRecipes.write(file, folder, lists) }
+    write_gguf(folder)
     FileUtils.rm([LINKS, LISTS].map { |name| File.join(folder, name) })
-    FileUtils.rm(files)
     FileUtils.rm_rf(TARGET)
     File.rename("#{TARGET}.new", TARGET)
     File.write(stamp, state)
@@ -67,6 +66,14 @@ module TinyFolder
     JSON.parse(File.read(File.join(folder, LINKS))).each do |target, source|
       FileUtils.mkdir_p(File.dirname(File.join(folder, target)))
       FileUtils.cp(File.join(SeededModels::FIXTURES, source), File.join(folder, target))
+    end
+  end
+
+  def write_gguf(folder)
+    lists = JSON.parse(File.read(File.join(folder, LISTS), encoding: "UTF-8"))
+    Dir[File.join(folder, "**/*.gguf.json")].each do |file|
+      GgufRecipes.write(file, folder, lists)
+      FileUtils.rm(file)
     end
   end
 

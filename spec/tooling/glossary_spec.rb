@@ -18,7 +18,7 @@ RSpec.describe Glossary do
      "It gives the weights up.", "A model may be given up.", "A text that is none.", "A model that can't be had.",
      "It lacks a token.", "This is no model.", "Results are held to the reference.", "A schema holds a model to a form",
      "A device that was named is used.", "An image is never an address.", "It loses and doubles nothing.",
-     "One pass over the weights.", "A shared beginning."].each do |sentence|
+     "One pass over the weights.", "Build it anew.", "Whoever waits goes on.", "A shared beginning."].each do |sentence|
       expect(described_class.findings(sentence)).not_to be_empty, sentence
     end
   end

@@ -15,8 +15,7 @@ RSpec.describe Candle::Transcriber do
   end
 
   def load(name, **options)
-    described_class.from_pretrained(TinyModels.path("speech/#{name}"), device: "cpu",
-                                                                                                  **options)
+    described_class.from_pretrained(TinyModels.path("speech/#{name}"), device: "cpu", **options)
   end
 
   # A model whose generation_config.json says something else.

@@ -187,7 +187,7 @@ class HostileArguments
     end
   end
 
-  # A copy in the working directory, made anew each time: methods that save are given it too.
+  # A copy in the working directory, made again each time: methods that save are given it too.
   def picture
     name = pick([*IMAGES, nil])
     return "data:image/png;base64,AAAA" unless name
