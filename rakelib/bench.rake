@@ -40,8 +40,8 @@ namespace :bench do
   desc "Install and build the libraries that rake bench compares with, outside the repository"
   task :setup do
     require_relative "../bench/harness/candle_transformers"
-    require_relative "../bench/harness/peers"
-    puts Bench::Peers.prepare, Bench::CandleTransformers.prepare
+    require_relative "../bench/harness/mtmd"
+    puts Bench::Peers.prepare, Bench::Mtmd.prepare, Bench::CandleTransformers.prepare
   end
 
   desc "Put the newest whole run, or FILE=, into measurements.md of docs/ and its pictures"
@@ -100,6 +100,11 @@ namespace :bench do
   desc "Compare classifiers, detectors and a segmenter with onnxruntime: PYTHON=..."
   task images: :compile do
     ruby "-Ilib", "bench/images.rb"
+  end
+
+  desc "Compare Candle::VLM with llama.cpp and mtmd on the same GGUF files"
+  task vlm: :compile do
+    ruby "-Ilib", "bench/vlm.rb"
   end
 
   desc "Compare times of words with those of openai-whisper: PYTHON=..."

@@ -4,6 +4,7 @@ require "rexml/document"
 require "tmpdir"
 require_relative "../../bench/harness/main"
 require_relative "../../bench/harness/document"
+require_relative "../../bench/harness/mtmd"
 
 RSpec.describe "bench harness" do
   def outcome(ours, peers, better: :higher, target: Bench::Target.new(ratio: 1.3), unjudged: [], comparisons: [])
@@ -46,6 +47,17 @@ RSpec.describe "bench harness" do
         described_class.level
       end
       expect(found).to eq(%w[amx avx512vnni avxvnni scalar])
+    end
+  end
+
+  describe Bench::Mtmd do
+    it "is built of the version of llama.cpp that the peers have, once for each of their builds" do
+      allow(Bench::Peers).to receive(:packages).and_return(%w[numpy==2.4.6 llama-cpp-python==0.3.36])
+      expect(File.basename(described_class.archive)).to eq("llama_cpp_python-0.3.36.tar.gz")
+      expect(described_class.root).to end_with("/llama_cpp_python-0.3.36/vendor/llama.cpp")
+      before = described_class.wanted
+      allow(Bench::Peers).to receive(:cmake_arguments).and_return(["-DGGML_AVX512=OFF"])
+      expect(described_class.wanted).not_to eq(before)
     end
   end
 

@@ -97,15 +97,17 @@ RSpec.describe Candle::Transcriber do
 
     it "writes what transformers generates with the files of #{name}" do
       result = load(name).transcribe(wav, language: "en")
-      expect(result.to_h.slice(:token_ids, :text)).to eq(unusual.transform_keys(&:to_sym))
+      expect(result.to_h.slice(:token_ids, :text)).to eq(unusual.slice("token_ids", "text").transform_keys(&:to_sym))
     end
   end
 
   it "writes times into short audio where a call wants them, as the checkpoint may" do
     with_settings("whisper-timed", "return_timestamps" => false) do |model|
-      timed = self.class.expected(folder, "whisper-timed")["token_ids"]
-      expect(model.transcribe(wav, language: "en").token_ids).not_to eq(timed)
-      expect(model.transcribe(wav, language: "en", timestamp_tokens: true).token_ids).to eq(timed)
+      timed = self.class.expected(folder, "whisper-timed")
+      expect(model.transcribe(wav, language: "en").token_ids).not_to eq(timed["token_ids"])
+      # Behind the audio it hears nothing, as openai-whisper, where the checkpoint's own setting hears silence.
+      expect(model.transcribe(wav, language: "en", timestamp_tokens: true).token_ids).to eq(timed["cleared"])
+      expect(timed["cleared"]).not_to eq(timed["token_ids"])
     end
   end
 

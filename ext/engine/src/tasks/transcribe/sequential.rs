@@ -98,12 +98,31 @@ impl Progress {
         Ok(())
     }
 
-    /// The frames of the next window, with zeros after the last.
-    fn window(&mut self, parts: &WhisperParts, cancel: &CancelToken) -> Result<Vec<f32>> {
-        match &mut self.windows {
-            Some(windows) => windows.window(parts.mel()?, (self.seek, parts.window), cancel),
-            None => Ok(Vec::new()),
+    /// The frames of the next window, with zeros after the last. Behind short audio transformers hears silence, and
+    /// openai-whisper, which always decodes with tokens for times, nothing.
+    fn window(
+        &mut self,
+        parts: &WhisperParts,
+        settings: &TranscribeSettings,
+        cancel: &CancelToken,
+    ) -> Result<Vec<f32>> {
+        let Some(windows) = &mut self.windows else {
+            return Ok(Vec::new());
+        };
+        let mut values = windows.window(parts.mel()?, (self.seek, parts.window), cancel)?;
+        if settings.timestamp_tokens && !self.long {
+            clear_silence(parts, &mut values, self.spoken_frames(parts));
         }
+        Ok(values)
+    }
+
+    /// Frames of the window that begin within the audio.
+    fn spoken_frames(&self, parts: &WhisperParts) -> usize {
+        let rate = f64::from(parts.extractor.rate());
+        let samples = (self.transcript.duration * rate).round() as usize;
+        (samples / parts.hop)
+            .saturating_sub(self.seek)
+            .min(parts.window)
     }
 
     /// One after the other, until a window is good enough.
@@ -133,7 +152,7 @@ pub fn step(
     }
     let values: Vec<Vec<f32>> = active
         .iter()
-        .map(|&at| progress[at].window(parts, cancel))
+        .map(|&at| progress[at].window(parts, settings, cancel))
         .collect::<Result<_>>()?;
     let features: Vec<(&[f32], usize)> = values
         .iter()
@@ -155,12 +174,9 @@ pub fn step(
         let mut cut = cut(parts, &progress[at], &decoded, settings)?;
         if settings.timestamps == Timestamps::Words {
             // No word can be in the silence after the audio's end.
-            let rate = f64::from(parts.extractor.rate());
-            let samples = (progress[at].transcript.duration * rate).round() as usize;
-            let spoken = (samples / parts.hop).saturating_sub(progress[at].seek);
-            let length = spoken.min(parts.window);
+            let length = progress[at].spoken_frames(parts);
             let offset = progress[at].seek as f64 * STEP / 2.0;
-            let heard = if progress[at].long {
+            let heard = if progress[at].long || settings.timestamp_tokens {
                 None
             } else {
                 Some(without_silence(parts, window, values, length, cancel)?)
@@ -186,7 +202,7 @@ fn without_silence(
     cancel: &CancelToken,
 ) -> Result<Window> {
     let mut values = values.to_vec();
-    values[(frames * parts.bins).min(parts.window * parts.bins)..].fill(0.0);
+    clear_silence(parts, &mut values, frames);
     let features = [(values.as_slice(), parts.bins)];
     let memories = parts.compute(|| parts.model.memories(&features, cancel))?;
     let memory = memories.into_iter().next();
@@ -200,6 +216,11 @@ fn without_silence(
         allowed: window.allowed.clone(),
         most: window.most,
     })
+}
+
+fn clear_silence(parts: &WhisperParts, values: &mut [f32], spoken: usize) {
+    let from = (spoken * parts.bins).min(values.len());
+    values[from..].fill(0.0);
 }
 
 /// The likeliest language of a window, and how likely it is.
