@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "tempfile"
+require_relative "../../../spec/support/tiny_folder"
 require_relative "soft"
 
 module Tasks
@@ -8,7 +9,7 @@ module Tasks
     # Runs every tiny checkpoint and one seeded checkpoint per mechanism on the software device, in three types, against
     # the CPU; then the Ruby specs on an extension for which `device: "metal"` exists.
     class Models
-      TINY = File.join(Build::ROOT, "spec/fixtures/tiny")
+      TINY = File.join(TinyFolder::TARGET, "tiny")
       SEEDED = File.join(Build::ROOT, "spec/fixtures/seeded")
       # Checkpoints that other libraries quantized.
       QUANTIZED = File.join(Build::ROOT, "spec/fixtures/quantized")
@@ -32,9 +33,9 @@ module Tasks
       BARRIERS = { check: 1, plant: "no-barriers" }.freeze
       FENCES = { check: 1, plant: "no-fences" }.freeze
       PLANTS = [
-        { title: "dropped barriers", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+        { title: "dropped barriers", command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: BARRIERS, told: /hazard: .* \(same encoder\)/ },
-        { title: "missing fences", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+        { title: "missing fences", command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: FENCES, told: /hazard: .* \(earlier encoder\)/ },
         { title: "an output bound as an input", command: %w[planted output-as-input], settings: { check: 1 },
           told: /twice: hazard: reads what twice \(same encoder\) wrote/ },
@@ -43,11 +44,11 @@ module Tasks
         { title: "fences that candle's waiting loses", command: %w[threads --candle], settings: { check: 1 },
           told: /hazard: .* \(earlier encoder\)/ },
         { title: "a kernel without an instance for bf16",
-          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: { mutation: ["struct NormParameters", "NORM_KERNELS(bf16, bfloat)", ""] },
           told: /no function (add_)?layer_norm_bf16/ },
         { title: "too much threadgroup memory",
-          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: { mutation: ["struct NormParameters", "partials[3 *", "partials[300 *"] },
           told: /more than 32768 bytes of threadgroup memory/ }
       ].map { |attributes| Plant.new(**attributes) }.freeze
@@ -57,6 +58,7 @@ module Tasks
       # @param seeded [Array<String>] the seeded checkpoints to run
       def initialize(soft = Soft.new, seeded: MECHANISMS)
         @soft = soft
+        TinyFolder.path
         @seeded = seeded
       end
 

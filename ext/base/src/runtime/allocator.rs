@@ -43,7 +43,7 @@ struct Shelf {
     bytes: usize,
 }
 
-// SAFETY: the shelf is only touched by whoever set `busy`.
+// SAFETY: the shelf is only touched by the thread that set `busy`.
 unsafe impl Sync for Reusing {}
 
 /// Reads `CANDLE_ALLOCATOR`. To be called once, where nobody changes the environment meanwhile.
@@ -124,7 +124,7 @@ impl Reusing {
         }
     }
 
-    /// Never waits: whoever finds the shelf taken goes to the system. So a child that was forked
+    /// Never waits: a thread that finds the shelf taken goes to the system. So a child that was forked
     /// while it was taken keeps working.
     fn with_shelf<R>(&self, work: impl FnOnce(&mut Shelf) -> R) -> Option<R> {
         if self.busy.swap(true, Ordering::Acquire) {

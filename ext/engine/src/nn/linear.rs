@@ -80,7 +80,7 @@ impl Linear {
     }
 
     /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
-    /// out anew, which would keep it in memory twice.
+    /// out again, which would keep it in memory twice.
     pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let mut layer = Self::plain(weight.clone(), bias)?;
         if let Some(shared) = PackedWeight::shared(&weight, layer.bias.as_ref())? {

@@ -79,13 +79,7 @@ impl DepthModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Depths>> {
-        let single = pictures.len() == 1 && first == 0;
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            let found = self.one(picture, cancel);
-            found.map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        vision::each(pictures, first, cancel, |picture| self.one(picture, cancel))
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Depths> {

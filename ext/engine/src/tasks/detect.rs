@@ -143,16 +143,10 @@ impl DetectModel {
             return Err(Error::InvalidInput(reason.into()));
         }
         let named = self.named(labels, cancel)?;
-        let single = pictures.len() == 1 && first == 0;
-        let mut found = Vec::with_capacity(pictures.len());
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let predicted = self.predict_of(picture, &named, cancel);
-            let (image, predictions) =
-                predicted.map_err(|error| vision::named(error, first + index, single))?;
-            found.push(self.things(&predictions, &named, &image, threshold));
-        }
-        Ok(found)
+        vision::each(pictures, first, cancel, |picture| {
+            let (image, predictions) = self.predict_of(picture, &named, cancel)?;
+            Ok(self.things(&predictions, &named, &image, threshold))
+        })
     }
 
     /// What the model says of a picture, before anything is chosen.

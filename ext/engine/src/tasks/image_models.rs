@@ -325,20 +325,16 @@ impl Convolutions {
         cancel: &CancelToken,
         finish: impl Fn(Tensor) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
-        let single = pictures.len() == 1 && first == 0;
-        let mut rows = Vec::new();
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let row = self.device.compute(|| -> Result<Vec<f32>> {
+        let rows = vision::each(pictures, first, cancel, |picture| {
+            self.device.compute(|| -> Result<Vec<f32>> {
                 let picture = picture.decode()?;
                 let view = self.processor.process(&picture, cancel)?;
                 let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;
                 let row = finish(self.read(&image, reads, cancel)?)?;
                 Ok(row.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
-            })?;
-            rows.extend(row.map_err(|error| vision::named(error, first + index, single))?);
-        }
-        Ok(rows)
+            })?
+        })?;
+        Ok(rows.concat())
     }
 }
 

@@ -127,15 +127,10 @@ impl ReadModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Reading>> {
-        let single = pictures.len() == 1 && first == 0;
         let prompt = self.prompt(prompt, cancel)?;
         let settings = self.limited(settings, &prompt)?;
-        let mut memories = Vec::with_capacity(pictures.len());
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let read = self.memory(picture, &prompt, cancel);
-            memories.push(read.map_err(|error| vision::named(error, first + index, single))?);
-        }
+        let memory = |picture: &Picture| self.memory(picture, &prompt, cancel);
+        let memories = vision::each(pictures, first, cancel, memory)?;
         self.info
             .device
             .compute(|| self.write(memories, &prompt.start, &settings, cancel))?

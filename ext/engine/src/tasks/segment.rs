@@ -127,8 +127,7 @@ impl SegmentModel {
             let reason = "this segmenter does not tell things of one label apart";
             return Err(Error::InvalidInput(reason.into()));
         };
-        let single = pictures.len() == 1 && first == 0;
-        let one = |picture: &Picture| {
+        vision::each(pictures, first, cancel, |picture| {
             let image = picture.decode()?;
             let view = self.processor.process(&image, cancel)?;
             self.info.device.compute(|| {
@@ -136,12 +135,7 @@ impl SegmentModel {
                 let size = (image.width(), image.height());
                 masked_parts::parts(&found, kind, threshold, size, cancel)
             })?
-        };
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            one(picture).map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        })
     }
 
     fn found(&self, model: &Mask2Former, view: &View, cancel: &CancelToken) -> Result<Found> {
@@ -253,13 +247,7 @@ impl SegmentModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Segmentation>> {
-        let single = pictures.len() == 1 && first == 0;
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            let found = self.one(picture, cancel);
-            found.map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        vision::each(pictures, first, cancel, |picture| self.one(picture, cancel))
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Segmentation> {

@@ -194,6 +194,21 @@ pub(super) fn of_pair(raw: &RawConfig) -> Result<Option<RawConfig>> {
     Ok(Some(nested.with_defaults(kind)))
 }
 
+/// What `one` makes of each picture, in their order. `first` is what errors call the first one.
+pub(super) fn each<T>(
+    pictures: &[Picture],
+    first: usize,
+    cancel: &CancelToken,
+    one: impl Fn(&Picture) -> Result<T>,
+) -> Result<Vec<T>> {
+    let single = pictures.len() == 1 && first == 0;
+    let found = pictures.iter().enumerate().map(|(index, picture)| {
+        cancel.check()?;
+        one(picture).map_err(|error| named(error, first + index, single))
+    });
+    found.collect()
+}
+
 /// An error that says which of several pictures is to blame.
 pub(super) fn named(error: Error, index: usize, single: bool) -> Error {
     match error {

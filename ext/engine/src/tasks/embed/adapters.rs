@@ -1,4 +1,4 @@
-//! The adapters of a checkpoint that computes its weights anew for each task (Jina v3): low-rank matrices beside the
+//! The adapters of a checkpoint that computes its weights for each task (Jina v3): low-rank matrices beside the
 //! weights, in the same file or in folders as PEFT writes them.
 
 use std::collections::HashMap;

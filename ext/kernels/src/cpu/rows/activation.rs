@@ -13,7 +13,7 @@ pub(super) const BLOCK: usize = 1024;
 /// An activation takes as long as copying about this many elements.
 const COST: usize = 4;
 
-/// Runs `$body` with `$a` a constant, so that no loop decides anew for each vector.
+/// Runs `$body` with `$a` a constant, so that no loop decides for each vector.
 macro_rules! for_constant {
     ($activation:expr, $a:ident => $body:block) => {
         match $activation {
