@@ -34,6 +34,14 @@ module Tasks
       @cross.cargo("test", *KERNELS, settings: SETTINGS)
     end
 
+    # @param name [String] of a program of the engine's
+    # @return [String] its path; it keeps the names of functions
+    def program(name)
+      @cross.cargo("rustc", "--release", "--package", "red-candle-engine", "--features", "selftest", "--bin", name,
+                   "--", "-Cstrip=none", settings: SETTINGS)
+      File.join(@cross.target_directory, TARGET, "release", name)
+    end
+
     # @return [String] the kernels as a library, which keeps the names of functions
     def library
       @cross.cargo("build", *KERNELS, settings: SETTINGS)

@@ -17,18 +17,39 @@ module Tasks
     GOAL = 0.85
     FEATURES = "+dotprod,+i8mm,+bf16,+fullfp16"
 
-    # A loop of a function whose symbol matches, and the instruction that it is there for.
-    Kernel = Struct.new(:name, :symbol, :instruction, :goal)
-    KERNELS = [
-      Kernel.new("f32", /multiply_singles/, "fmla", GOAL),
-      Kernel.new("int8, dot products", /multiply_dots/, "sdot", GOAL),
-      Kernel.new("int8, matrices", /multiply_matrices_of_bytes/, "smmla", GOAL),
-      Kernel.new("bf16, matrices", /multiply_matrices_of_bf16/, "bfmmla", GOAL)
-    ].freeze
-
-    # What the instructions multiply.
+    # What a vector's instruction multiplies and adds, and what it multiplies.
+    PRODUCTS = { "fmla" => 4, "sdot" => 16, "smmla" => 32, "bfmmla" => 16 }.freeze
     FACTORS = { "fmla" => ["v30.4s, v31.4s", "v30.4s, v31.s[0]"], "sdot" => ["v30.16b, v31.16b", "v30.16b, v31.4b[0]"],
                 "smmla" => ["v30.16b, v31.16b"], "bfmmla" => ["v30.8h, v31.8h"] }.freeze
+
+    # A loop with an instruction that it is there for.
+    #
+    # work:: what it is for; loops of the same are compared
+    # symbol:: of its function
+    # instruction:: the multiply
+    # goal:: its share of the multiply pipes, at least; nil where the loop has more to do than multiply
+    # planes:: multiplies of one weight with one input; a row of x for GGUF blocks has two planes of bytes
+    # multiplies:: in the loop, where it is not the one with the most
+    Kernel = Struct.new(:work, :symbol, :instruction, :goal, :planes, :multiplies) do
+      def library = "ours"
+    end
+    DOTS = /\d+neon_dot\w*6format/
+    MATRICES = /\d+neon_matrices\w*6format/
+    # One row of x with four panels, of four outputs each: the shape of decode.
+    ROW = { "sdot" => 64, "smmla" => 32 }.freeze
+    KERNELS = [
+      Kernel.new("f32", /multiply_singles/, "fmla", GOAL, 1),
+      Kernel.new("int8, dot products", /multiply_dots/, "sdot", GOAL, 1),
+      Kernel.new("int8, matrices", /multiply_matrices_of_bytes/, "smmla", GOAL, 1),
+      Kernel.new("bf16, matrices", /multiply_matrices_of_bf16/, "bfmmla", GOAL, 1),
+      *%w[Q4_0 Q4_1 Q8_0].flat_map do |type|
+        [["dot products", DOTS, "sdot"], ["matrices", MATRICES, "smmla"]].flat_map do |by, symbol, instruction|
+          symbol = /#{symbol}#{type.size}#{type}/
+          [Kernel.new("#{type}, #{by}", symbol, instruction, nil, 2),
+           Kernel.new("#{type}, #{by}, one row", symbol, instruction, nil, 2, ROW[instruction])]
+        end
+      end
+    ].freeze
 
     # A model of LLVM's, and which of the instructions the processor doesn't have.
     Processor = Struct.new(:name, :model, :missing)
@@ -42,7 +63,10 @@ module Tasks
 
     # What llvm-mca says of a loop on a processor: cycles of one turn, multiplies in it, and their share of the pipes.
     Result = Struct.new(:kernel, :processor, :cycles, :multiplies, :share) do
-      def passed? = share >= kernel.goal
+      def passed? = kernel.goal.nil? || share >= kernel.goal
+
+      # Products of a weight with an input in a cycle.
+      def products = multiplies * PRODUCTS.fetch(kernel.instruction) / kernel.planes / cycles
     end
 
     # What llvm-objdump says, by function.
@@ -84,9 +108,11 @@ module Tasks
       end
     end
 
-    # @param disassembly [String] what the compiler made of the kernels, as llvm-objdump prints it
-    def initialize(disassembly)
+    # @param disassembly [String] as llvm-objdump prints it
+    # @param kernels [Array<Kernel, ArmPeers::Loop>] that are in it
+    def initialize(disassembly, kernels = KERNELS)
       @disassembly = Disassembly.new(disassembly)
+      @kernels = kernels
       @peaks = {}
     end
 
@@ -97,11 +123,12 @@ module Tasks
       raise Tools::Missing, "needs Debian's packages #{DEBIAN_PACKAGES.join(" ")}"
     end
 
-    # @param library [String] with the kernels
-    # @return [String] the functions that are looked at
-    def self.disassemble(library)
-      symbols = output(SYMBOLS, "--defined-only", "--just-symbol-name", library).split
-      wanted = symbols.select { |name| KERNELS.any? { |kernel| name.match?(kernel.symbol) } }
+    # @param library [String] with the kernels, or an object
+    # @param symbols [Array<Regexp>] of functions
+    # @return [String] those functions
+    def self.disassemble(library, symbols = KERNELS.map(&:symbol))
+      names = output(SYMBOLS, "--defined-only", "--just-symbol-name", library).split
+      wanted = names.select { |name| symbols.any? { |symbol| name.match?(symbol) } }
       output(DISASSEMBLER, "-d", "--no-show-raw-insn", "--disassemble-symbols=#{wanted.join(",")}", library)
     end
 
@@ -115,21 +142,32 @@ module Tasks
 
     # @return [Array<Result>]
     def results
-      KERNELS.flat_map do |kernel|
+      @kernels.flat_map do |kernel|
         body = main_loop(kernel)
         PROCESSORS.filter_map { |processor| result(kernel, processor, body) }
       end
     end
 
+    # Products in a cycle, and the share of the multiply pipes; loops of the same work follow each other.
+    #
     # @return [Array<String>] the rows of a table
     def self.table(results)
-      rows = results.map do |result|
-        format("| %<kernel>s | %<processor>s | %<multiplies>d | %<cycles>.1f | %<share>.0f%% |",
-               kernel: result.kernel.name, processor: result.processor.name, multiplies: result.multiplies,
-               cycles: result.cycles, share: 100 * result.share)
+      rows = results.group_by(&:kernel).sort_by.with_index do |(kernel, _), number|
+        [results.index { |other| other.kernel.work == kernel.work }, number]
       end
-      ["| loop | processor | multiplies | cycles | of the multiply pipes |", "|---|---|---|---|---|", *rows]
+      names = PROCESSORS.map(&:name)
+      ["| loop | by | #{names.join(" | ")} |", "|#{"---|" * (names.size + 2)}",
+       *rows.map { |kernel, of_kernel| row(kernel, of_kernel) }]
     end
+
+    def self.row(kernel, results)
+      cells = PROCESSORS.map do |processor|
+        result = results.find { |one| one.processor == processor }
+        result && "#{result.products.round(1)}, #{(100 * result.share).round} %"
+      end
+      "| #{[kernel.work, kernel.library, *cells].join(" | ")} |"
+    end
+    private_class_method :row
 
     # @return [Numeric] cycles of one turn
     # @raise [ArgumentError] when the model doesn't have an instruction
@@ -147,7 +185,9 @@ module Tasks
 
     # The one with the most multiplies is that of the tallest tile.
     def main_loop(kernel)
-      body = @disassembly.loops(kernel.symbol).max_by { |instructions| multiplies(kernel, instructions) }
+      loops = @disassembly.loops(kernel.symbol)
+      loops = loops.select { |body| multiplies(kernel, body) == kernel.multiplies } if kernel.multiplies
+      body = loops.max_by { |instructions| multiplies(kernel, instructions) }
       return body if body && multiplies(kernel, body).positive?
 
       raise ArgumentError, "no loop with #{kernel.instruction} in #{kernel.symbol.source}"

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "../../rakelib/support/arm_cycles"
+require_relative "../../rakelib/support/arm_peers"
 
 RSpec.describe Tasks::ArmCycles do
   # A function with a loop in a loop, and one more of another name.
@@ -54,14 +54,62 @@ RSpec.describe Tasks::ArmCycles do
       expect(results(1.18).map(&:passed?)).to all(be(false))
     end
 
-    it "prints a row for each processor" do
-      rows = described_class.table(results(1.25))
-      expect(rows.size).to eq(2 + described_class::PROCESSORS.size)
-      expect(rows[2]).to eq("| f32 | Neoverse N1 | 2 | 1.2 | 80% |").or eq("| f32 | Neoverse N1 | 2 | 1.3 | 80% |")
+    it "lets loops without a goal pass" do
+      loops = results(10.0).each { |result| result.kernel = result.kernel.dup.tap { |kernel| kernel.goal = nil } }
+      expect(loops).to all(be_passed)
+    end
+
+    it "counts products of a weight with an input once, however many planes the input has" do
+      expect(results(2.0).map(&:products)).to all(eq(2 * 4 / 2.0))
+      planes = results(2.0).each { |result| result.kernel = result.kernel.dup.tap { |kernel| kernel.planes = 2 } }
+      expect(planes.map(&:products)).to all(eq(2.0))
+    end
+
+    it "prints a row for each loop, those of the same work below each other" do
+      other = described_class::Kernel.new("other", /other/, "fmla", nil, 1)
+      peer = Tasks::ArmPeers::Loop.new("f32", "theirs", "*", //, "fmla")
+      all = [results(2.0), other, peer].then do |ours, *kernels|
+        ours + kernels.map { |kernel| ours.last.dup.tap { |result| result.kernel = kernel } }
+      end
+      rows = described_class.table(all)
+      expect(rows.first).to eq("| loop | by | Neoverse N1 | Neoverse V1 | Neoverse V2 | Apple M1 |")
+      expect(rows[2]).to eq("| f32 | ours | 4.0, 50 % | 4.0, 50 % | 4.0, 50 % | 4.0, 50 % |")
+      expect(rows.drop(3)).to eq(["| f32 | theirs |  |  |  | 4.0, 50 % |", "| other | ours |  |  |  | 4.0, 50 % |"])
+    end
+
+    it "takes the loop with as many multiplies as asked for" do
+      two = described_class::Kernel.new("f32", /multiply_singles|other/, "fmla", nil, 1, 1)
+      allow(described_class).to receive(:cycles) { |instructions, _| instructions.size }
+      expect(described_class.new(text, [two]).results.map(&:multiplies)).to all(eq(1))
     end
 
     it "refuses a program without the loop" do
       expect { described_class.new("").results }.to raise_error(ArgumentError, /no loop with fmla/)
+    end
+  end
+
+  describe Tasks::ArmPeers do
+    it "looks for nothing without a folder, and says what a folder lacks" do
+      expect(described_class.new(nil).results).to eq([])
+      Dir.mktmpdir do |folder|
+        peers = described_class.new(folder)
+        expect(peers.results).to eq([])
+        expect(peers.missing.size).to eq(described_class::KLEIDIAI.size + described_class::LLAMA_CPP.size)
+        expect(peers.missing).to include(start_with("f32 of KleidiAI is missing: there is no *_f32p16x1b"))
+      end
+    end
+
+    it "looks at the named functions of an object" do
+      Dir.mktmpdir do |folder|
+        FileUtils.mkdir_p(File.join(folder, "llama.cpp"))
+        object = File.join(folder, "llama.cpp/sgemm.cpp.o").tap { |path| FileUtils.touch(path) }
+        allow(Tasks::ArmCycles).to receive(:disassemble).with(object, [/gemm_bloc/])
+                                                    .and_return(text.gsub("multiply_singles", "gemm_bloc"))
+        allow(Tasks::ArmCycles).to receive(:cycles) { |instructions, _| instructions.size / 2.0 }
+        results = described_class.new(folder).results
+        expect(results.map { |result| result.kernel.library }.uniq).to eq(["llama.cpp"])
+        expect(results.map { |result| result.kernel.work }.uniq).to eq(["f32"])
+      end
     end
   end
 end

@@ -117,7 +117,8 @@ impl Words for Singles {
     ) -> uint32x4_t {
         // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
         unsafe {
-            let [sums, columns, x] = [sums, columns, x].map(|words| vreinterpretq_f32_u32(words));
+            let sums = vreinterpretq_f32_u32(sums);
+            let (columns, x) = (vreinterpretq_f32_u32(columns), vreinterpretq_f32_u32(x));
             vreinterpretq_u32_f32(vfmaq_laneq_f32::<NUMBER>(sums, columns, x))
         }
     }
@@ -281,7 +282,8 @@ pub(super) unsafe fn by_twos(first: uint32x4_t, second: uint32x4_t) -> [uint32x4
 pub(super) unsafe fn by_rows(sums: [uint32x4_t; 2]) -> [uint32x4_t; 2] {
     // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
     unsafe {
-        let [low, high] = sums.map(|sums| vreinterpretq_u64_u32(sums));
+        let low = vreinterpretq_u64_u32(sums[0]);
+        let high = vreinterpretq_u64_u32(sums[1]);
         [
             vreinterpretq_u32_u64(vzip1q_u64(low, high)),
             vreinterpretq_u32_u64(vzip2q_u64(low, high)),

@@ -240,7 +240,10 @@ impl Simd for Neon {
         unsafe {
             let pairs = vld1q_u32(from);
             let second = vandq_u32(pairs, vdupq_n_u32(0xffff_0000));
-            [vshlq_n_u32::<16>(pairs), second].map(|bits| vreinterpretq_f32_u32(bits))
+            [
+                vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs)),
+                vreinterpretq_f32_u32(second),
+            ]
         }
     }
     #[inline(always)]

@@ -3,8 +3,8 @@
 use std::arch::aarch64::*;
 
 use super::integers::Integers;
-use super::quantize::PLANES;
-use crate::cpu::product::arm::{by_rows, by_twos, Bytes, Dots, Matrices, Words};
+use super::quantize::{FINER, PLANES};
+use crate::cpu::product::arm::{by_rows, Bytes, Dots, Matrices, Words};
 use crate::cpu::simd::{Neon, Simd};
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,9 @@ macro_rules! methods {
         type Float = Neon;
         type V = uint8x16_t;
         const ROWS: usize = $rows;
-        const ROWS_OF_RUNS: usize = 4;
+        const ROWS_OF_RUNS: usize = $rows;
+        const BY_HALVES: bool = true;
+        const ACROSS: bool = true;
         const WIDE_OFFSET: i32 = 0;
 
         #[inline(always)]
@@ -34,12 +36,27 @@ macro_rules! methods {
         #[inline(always)]
         unsafe fn right<const N: i32>(v: Self::V, mask: u8) -> Self::V {
             // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
-            unsafe { vandq_u8(vshlq_u8(v, vdupq_n_s8(-N as i8)), vdupq_n_u8(mask)) }
+            unsafe {
+                let shifted = match N {
+                    2 => vshrq_n_u8::<2>(v),
+                    4 => vshrq_n_u8::<4>(v),
+                    6 => vshrq_n_u8::<6>(v),
+                    _ => v,
+                };
+                vandq_u8(shifted, vdupq_n_u8(mask))
+            }
         }
         #[inline(always)]
         unsafe fn left<const N: i32>(v: Self::V, mask: u8) -> Self::V {
             // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
-            unsafe { vandq_u8(vshlq_u8(v, vdupq_n_s8(N as i8)), vdupq_n_u8(mask)) }
+            unsafe {
+                let shifted = match N {
+                    2 => vshlq_n_u8::<2>(v),
+                    4 => vshlq_n_u8::<4>(v),
+                    _ => v,
+                };
+                vandq_u8(shifted, vdupq_n_u8(mask))
+            }
         }
         #[inline(always)]
         unsafe fn or(a: Self::V, b: Self::V) -> Self::V {
@@ -63,9 +80,29 @@ macro_rules! methods {
         }
         #[inline(always)]
         unsafe fn dot_wide(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
-            // SAFETY: `x` has the four bytes that `dot` reads, as the caller vouches, who has its instruction; the
-            // exclusive or, of NEON, touches registers alone.
-            unsafe { Self::dot(sums, veorq_u8(codes, vdupq_n_u8(0x80)), x) }
+            // SAFETY: `x` has the four bytes that `dot` reads, as the caller vouches, who has its instruction.
+            unsafe { Self::dot(sums, codes, x) }
+        }
+        #[inline(always)]
+        unsafe fn unzip([first, second]: [Self::V; 2]) -> [Self::V; 2] {
+            // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
+            unsafe {
+                let first = vreinterpretq_u32_u8(first);
+                let second = vreinterpretq_u32_u8(second);
+                [
+                    vreinterpretq_u8_u32(vuzp1q_u32(first, second)),
+                    vreinterpretq_u8_u32(vuzp2q_u32(first, second)),
+                ]
+            }
+        }
+        #[inline(always)]
+        unsafe fn together(sums: [Self::V; PLANES]) -> float32x4_t {
+            // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
+            unsafe {
+                let [coarse, fine] = Self::by_planes(sums);
+                let (coarse, fine) = (vreinterpretq_s32_u8(coarse), vreinterpretq_s32_u8(fine));
+                vcvtq_f32_s32(vmlaq_s32(fine, coarse, vdupq_n_s32(FINER)))
+            }
         }
         #[inline(always)]
         unsafe fn to_float(v: Self::V) -> float32x4_t {
@@ -97,7 +134,7 @@ unsafe fn spread(x: *const i8) -> int8x16_t {
 }
 
 impl Integers for Neon {
-    methods!(4);
+    methods!(6);
 
     #[inline(always)]
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
@@ -114,26 +151,29 @@ impl Integers for Neon {
     }
 }
 
-/// Codes, of which wide ones have an offset of 128, as signed bytes.
+/// Without closures, which the compiler may leave as calls.
 #[inline(always)]
-unsafe fn signed<const WIDE: bool>(codes: &[uint8x16_t; 4]) -> [uint8x16_t; 4] {
-    if !WIDE {
-        return *codes;
-    }
+unsafe fn words([a, b, c, d]: [uint8x16_t; 4]) -> [uint32x4_t; 4] {
     // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
-    codes.map(|codes| unsafe { veorq_u8(codes, vdupq_n_u8(0x80)) })
+    unsafe {
+        [
+            vreinterpretq_u32_u8(a),
+            vreinterpretq_u32_u8(b),
+            vreinterpretq_u32_u8(c),
+            vreinterpretq_u32_u8(d),
+        ]
+    }
 }
 
 impl Integers for NeonDot {
-    methods!(6);
-    const BY_HALVES: bool = true;
+    methods!(8);
 
     #[inline(always)]
     unsafe fn dot(sums: Self::V, codes: Self::V, x: *const i8) -> Self::V {
         // SAFETY: the CPU has the dot product, which this level is chosen by, and the caller has four bytes at `x`.
         unsafe {
-            let [sums, codes, x] = [sums, codes, vreinterpretq_u8_s8(spread(x))]
-                .map(|bytes| vreinterpretq_u32_u8(bytes));
+            let (sums, codes) = (vreinterpretq_u32_u8(sums), vreinterpretq_u32_u8(codes));
+            let x = vreinterpretq_u32_s8(spread(x));
             vreinterpretq_u8_u32(Dots::add::<0>(sums, codes, x))
         }
     }
@@ -146,7 +186,7 @@ impl Integers for NeonDot {
     ) -> [Self::V; PLANES] {
         // SAFETY: the CPU has the dot product, and the caller has 16 bytes of each plane.
         unsafe {
-            let [a, b, c, d] = signed::<WIDE>(codes).map(|codes| vreinterpretq_u32_u8(codes));
+            let [a, b, c, d] = words(*codes);
             let mut sums = sums;
             let mut plane = 0;
             while plane < PLANES {
@@ -164,8 +204,7 @@ impl Integers for NeonDot {
 
 /// The two planes of a row are the two rows of a small matrix, and its sums those of two outputs with both.
 impl Integers for NeonMatrices {
-    methods!(6);
-    const BY_HALVES: bool = true;
+    methods!(8);
     const JOINS_PLANES: bool = true;
 
     #[inline(always)]
@@ -178,8 +217,8 @@ impl Integers for NeonMatrices {
     unsafe fn begin(sums: [i32; PLANES]) -> [Self::V; PLANES] {
         // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
         unsafe {
-            let [first, second] = sums.map(|sum| vdup_n_s32(sum));
-            [vreinterpretq_u8_s32(vcombine_s32(first, second)); PLANES]
+            let both = vcombine_s32(vdup_n_s32(sums[0]), vdup_n_s32(sums[1]));
+            [vreinterpretq_u8_s32(both); PLANES]
         }
     }
 
@@ -187,8 +226,10 @@ impl Integers for NeonMatrices {
     unsafe fn by_planes(sums: [Self::V; PLANES]) -> [Self::V; PLANES] {
         // SAFETY: every CPU of this architecture has NEON; this touches registers alone.
         unsafe {
-            by_rows(sums.map(|sums| vreinterpretq_u32_u8(sums)))
-                .map(|sums| vreinterpretq_u8_u32(sums))
+            let [first, second] = sums;
+            let [first, second] =
+                by_rows([vreinterpretq_u32_u8(first), vreinterpretq_u32_u8(second)]);
+            [vreinterpretq_u8_u32(first), vreinterpretq_u8_u32(second)]
         }
     }
 
@@ -201,14 +242,13 @@ impl Integers for NeonMatrices {
         // SAFETY: the CPU has products of small matrices, which this level is chosen by, and the caller has the 16
         // bytes of eight inputs in both planes, twice.
         unsafe {
-            let [a, b, c, d] = signed::<WIDE>(codes).map(|codes| vreinterpretq_u32_u8(codes));
-            let [mut low, mut high] = sums.map(|sums| vreinterpretq_u32_u8(sums));
-            for (x, columns) in x.into_iter().zip([by_twos(a, b), by_twos(c, d)]) {
-                let x = vld1q_u32(x.cast());
-                low = Bytes::add(low, x, columns[0]);
-                high = Bytes::add(high, x, columns[1]);
-            }
-            [low, high].map(|sums| vreinterpretq_u8_u32(sums))
+            let [a, b, c, d] = words(*codes);
+            let (low, high) = (vreinterpretq_u32_u8(sums[0]), vreinterpretq_u32_u8(sums[1]));
+            let eight = vld1q_u32(x[0].cast());
+            let (low, high) = (Bytes::add(low, eight, a), Bytes::add(high, eight, b));
+            let eight = vld1q_u32(x[1].cast());
+            let (low, high) = (Bytes::add(low, eight, c), Bytes::add(high, eight, d));
+            [vreinterpretq_u8_u32(low), vreinterpretq_u8_u32(high)]
         }
     }
 }

@@ -11,6 +11,10 @@
 //! - the low bits: eight steps of four inputs, a step being 16 outputs × 4 bytes, so that one
 //!   instruction adds four products to each of 16 outputs. With 4 bits, bytes are shared by steps s and
 //!   s + 4; with 2 bits, by steps s, s + 2, s + 4 and s + 6, the first in the lowest bits.
+//!
+//! ARM differs in two ways. Wide codes are signed bytes, since its instructions multiply those. And with products of
+//! small matrices codes are zipped: of every two steps, 16 bytes have the eight inputs of outputs 0 and 1, then those
+//! of 2 and 3, where they would have the four of one step for outputs 0 to 3, then those of the other.
 
 use base::quant::BlockType;
 
@@ -18,6 +22,10 @@ use base::quant::BlockType;
 pub(super) const PANEL: usize = 16;
 /// Inputs of a group, which share one scale of x.
 pub(super) const GROUP: usize = 32;
+/// Whether wide codes are signed, and the sums of planes are added as integers.
+pub(super) const SIGNED: bool = cfg!(target_arch = "aarch64");
+/// Outputs of a vector of 16 bytes.
+pub(super) const QUAD: usize = 4;
 /// Groups in a block of 256.
 const GROUPS_OF_SUPER: usize = 8;
 

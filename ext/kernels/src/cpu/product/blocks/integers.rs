@@ -4,7 +4,8 @@
 
 use half::f16;
 
-use super::quantize::PLANES;
+use super::format::{QUAD, SIGNED};
+use super::quantize::{FINER, PLANES};
 use crate::cpu::simd::{Portable, Simd};
 
 /// `Float::LANES` integers of 32 bits, or four times as many bytes.
@@ -19,6 +20,8 @@ pub(super) trait Integers: Copy {
     /// Panels, at most 4, that are multiplied with one row together, if it is only one: each is read by the
     /// memory's own pace, and their sums don't wait for each other.
     const PANELS: usize = 1;
+    /// Whether one row is multiplied with all lanes of a panel together, instead of one vector at a time.
+    const ACROSS: bool = false;
     /// What `dot_wide` takes from a code by itself is 128 less this.
     const WIDE_OFFSET: i32;
     /// Whether half a group is multiplied at once, by `dot_half`.
@@ -46,19 +49,57 @@ pub(super) trait Integers: Copy {
     /// Where the sums of the planes begin.
     #[inline(always)]
     unsafe fn begin(sums: [i32; PLANES]) -> [Self::V; PLANES] {
+        // No closure: the compiler had left `map` as calls on ARM, which took half of a prompt's instructions.
         // SAFETY: the caller has the instruction set; this touches registers alone.
-        sums.map(|sum| unsafe { Self::splat(sum) })
+        unsafe { [Self::splat(sums[0]), Self::splat(sums[1])] }
     }
     /// Adds to the sums of both planes four steps of codes with 16 inputs of a row, as `Rows::half` says where they
     /// are; `WIDE` codes count 128 less. The order is the implementation's own until `by_planes`.
     #[inline(always)]
     unsafe fn dot_half<const WIDE: bool>(
-        sums: [Self::V; PLANES],
+        mut sums: [Self::V; PLANES],
         codes: &[Self::V; 4],
         x: [*const i8; PLANES],
     ) -> [Self::V; PLANES] {
-        let _ = (codes, x);
+        let mut plane = 0;
+        while plane < PLANES {
+            let mut step = 0;
+            while step < 4 {
+                // SAFETY: the caller has the instruction set, and 16 inputs of each plane.
+                sums[plane] = unsafe {
+                    let x = x[plane].add(4 * step);
+                    if WIDE {
+                        Self::dot_wide(sums[plane], codes[step], x)
+                    } else {
+                        Self::dot(sums[plane], codes[step], x)
+                    }
+                };
+                step += 1;
+            }
+            plane += 1;
+        }
         sums
+    }
+    /// The codes of two steps, which are zipped.
+    #[inline(always)]
+    unsafe fn unzip(codes: [Self::V; 2]) -> [Self::V; 2] {
+        codes
+    }
+    /// The sums of the planes as one number, in units of the last plane's scale.
+    #[inline(always)]
+    unsafe fn together(sums: [Self::V; PLANES]) -> <Self::Float as Simd>::V {
+        // SAFETY: the caller has the instruction set; this touches registers alone.
+        unsafe {
+            let sums = Self::by_planes(sums);
+            let mut sum = Self::to_float(sums[0]);
+            let mut p = 1;
+            while p < PLANES {
+                let finer = Self::Float::splat(FINER as f32);
+                sum = Self::fuse(sum, finer, Self::to_float(sums[p]));
+                p += 1;
+            }
+            sum
+        }
     }
     /// The sums of each plane.
     #[inline(always)]
@@ -89,6 +130,7 @@ impl Integers for Portable {
     type V = [u32; LANES];
     const ROWS: usize = 2;
     const ROWS_OF_RUNS: usize = 2;
+    const BY_HALVES: bool = SIGNED;
     const WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
@@ -154,9 +196,37 @@ impl Integers for Portable {
         let mut out = sums;
         for (sum, code) in out.iter_mut().zip(codes) {
             for (byte, x) in x.into_iter().enumerate() {
-                let level = (code >> (8 * byte) & 0xff) as i32 - 128;
+                let code = code >> (8 * byte);
+                let level = if SIGNED {
+                    i32::from(code as i8)
+                } else {
+                    (code & 0xff) as i32 - 128
+                };
                 *sum = sum.wrapping_add((level * i32::from(x)) as u32);
             }
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn unzip([mut first, mut second]: [Self::V; 2]) -> [Self::V; 2] {
+        for quad in (0..LANES).step_by(QUAD) {
+            let (a, b) = (&mut first[quad..], &mut second[quad..]);
+            [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]] =
+                [a[0], a[2], b[0], b[2], a[1], a[3], b[1], b[3]];
+        }
+        [first, second]
+    }
+    #[inline(always)]
+    unsafe fn together(sums: [Self::V; PLANES]) -> [f32; LANES] {
+        let mut out = [0.0; LANES];
+        let [coarse, fine] = sums;
+        for ((out, coarse), fine) in out.iter_mut().zip(coarse).zip(fine) {
+            let (coarse, fine) = (coarse as i32, fine as i32);
+            *out = if SIGNED {
+                coarse.wrapping_mul(FINER).wrapping_add(fine) as f32
+            } else {
+                (coarse as f32).mul_add(FINER as f32, fine as f32)
+            };
         }
         out
     }

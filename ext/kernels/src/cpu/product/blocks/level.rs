@@ -67,6 +67,13 @@ impl Level {
         Self::WITH_MATRICES == Some(self)
     }
 
+    /// Whether codes are zipped when they are packed: every level of this machine reads what the best needs.
+    pub fn zips() -> bool {
+        Isa::available()
+            .iter()
+            .any(|&isa| Self::of(isa).joins_planes())
+    }
+
     /// All that this machine runs.
     #[cfg(test)]
     pub fn available() -> Vec<Self> {
@@ -80,11 +87,19 @@ impl Level {
     }
 }
 
-/// Defines `$name(level, ...)`, which runs `$generic::<S>(...)` compiled for the instruction set.
+/// Defines `$name::<F>(level, ...)`, which runs `$generic::<S, F>(...)` compiled for the instruction set. Each level
+/// has a function for each format, so that profiles and disassemblies tell them apart.
 macro_rules! leveled {
-    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $generic:ident) => {
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident<$F:ident: $format:path>(
+            $($arg:ident: $type:ty),* $(,)?
+        ) = $generic:ident
+    ) => {
         $(#[$meta])*
-        $vis unsafe fn $name(level: $crate::cpu::product::blocks::level::Level, $($arg: $type),*) {
+        $vis unsafe fn $name<$F: $format>(
+            level: $crate::cpu::product::blocks::level::Level, $($arg: $type),*
+        ) {
             use $crate::cpu::{product::blocks::level::Level, simd};
             #[cfg(target_arch = "aarch64")]
             use $crate::cpu::product::blocks::arm;
@@ -93,9 +108,9 @@ macro_rules! leveled {
             macro_rules! compiled {
                 ($level:ident, $features:literal, $lanes:ty) => {
                     #[target_feature(enable = $features)]
-                    unsafe fn $level($($arg: $type),*) {
+                    unsafe fn $level<$F: $format>($($arg: $type),*) {
                         // SAFETY: the caller vouches for the arguments, the features are enabled.
-                        unsafe { $generic::<$lanes>($($arg),*) }
+                        unsafe { $generic::<$lanes, $F>($($arg),*) }
                     }
                 };
             }
@@ -119,21 +134,21 @@ macro_rules! leveled {
             // `Level` other than `Portable` comes from detection, so the CPU has the features.
             unsafe {
                 match level {
-                    Level::Portable => $generic::<simd::Portable>($($arg),*),
+                    Level::Portable => $generic::<simd::Portable, $F>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => avx2($($arg),*),
+                    Level::Avx2 => avx2::<$F>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::AvxVnni => avx_vnni($($arg),*),
+                    Level::AvxVnni => avx_vnni::<$F>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => avx512($($arg),*),
+                    Level::Avx512 => avx512::<$F>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512Vnni | Level::Amx => avx512_vnni($($arg),*),
+                    Level::Avx512Vnni | Level::Amx => avx512_vnni::<$F>($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Level::Neon => $generic::<simd::Neon>($($arg),*),
+                    Level::Neon => $generic::<simd::Neon, $F>($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Level::NeonDot => neon_dot($($arg),*),
+                    Level::NeonDot => neon_dot::<$F>($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Level::NeonMatrices => neon_matrices($($arg),*),
+                    Level::NeonMatrices => neon_matrices::<$F>($($arg),*),
                 }
             }
         }

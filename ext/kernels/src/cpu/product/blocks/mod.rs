@@ -4,6 +4,7 @@
 #[cfg(target_arch = "aarch64")]
 mod arm;
 mod format;
+mod halves;
 mod integers;
 mod level;
 mod pack;
@@ -65,6 +66,8 @@ pub struct BlockMatrix {
     /// Bytes from panel to panel.
     stride: usize,
     panels: Panels<u8>,
+    /// Whether codes are zipped, as small matrices need them.
+    zipped: bool,
     pub inputs: usize,
     pub outputs: usize,
 }
@@ -92,6 +95,10 @@ impl BlockMatrix {
 
     /// Packs the blocks, and releases the file's pages on the way.
     pub fn new(isa: Isa, blocks: &QuantizedTensor) -> Result<Self> {
+        Self::packed(isa, blocks, Level::zips())
+    }
+
+    fn packed(isa: Isa, blocks: &QuantizedTensor, zipped: bool) -> Result<Self> {
         let [outputs, inputs] = blocks.shape[..] else {
             return Err(Error::InvalidInput(format!(
                 "a linear layer needs a matrix, not a tensor of shape {:?}",
@@ -124,7 +131,7 @@ impl BlockMatrix {
                             let to = out.at(panel * stride);
                             to.write_bytes(0, stride);
                             let bytes = std::slice::from_raw_parts_mut(to, stride);
-                            pack::pack_panel(isa, blocks, panel * PANEL, bytes);
+                            pack::pack_panel(isa, blocks, panel * PANEL, zipped, bytes);
                         }
                     });
                     blocks.release_rows(first * PANEL..(first + count) * PANEL);
@@ -135,6 +142,7 @@ impl BlockMatrix {
             kind: blocks.kind,
             stride,
             panels: packed,
+            zipped,
             inputs,
             outputs,
         })
@@ -148,6 +156,7 @@ impl BlockMatrix {
             bytes: &self.panels[first * self.stride..][..count * self.stride],
             stride: self.stride,
             count,
+            zipped: self.zipped,
         }
     }
 }

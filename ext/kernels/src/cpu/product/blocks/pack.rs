@@ -1,6 +1,6 @@
 //! From blocks as a file has them to panels.
 
-use super::format::{for_format, Format, GROUP, PANEL};
+use super::format::{for_format, Format, GROUP, PANEL, QUAD, SIGNED};
 use crate::cpu::isa::dispatched;
 use crate::cpu::simd::Simd;
 use base::quant::{split_block, BlockType, Header, QuantizedTensor, RUN};
@@ -65,6 +65,58 @@ fn place_group<F: Format>(
     place_bits(codes, F::LOW_BITS, 0, row, low);
 }
 
+/// What every four outputs have of two steps, put so that the words of an output lie side by side.
+fn zip_words<T: Copy>([first, second]: [[T; QUAD]; 2]) -> [[T; QUAD]; 2] {
+    let [a, b] = [first, second];
+    [[a[0], b[0], a[1], b[1]], [a[2], b[2], a[3], b[3]]]
+}
+
+/// Zips the codes of a group whose steps follow each other, a word of four bytes for each output and step.
+fn zip_bits(plane: &mut [u8]) {
+    for steps in plane.as_chunks_mut::<{ 8 * PANEL }>().0 {
+        let (first, second) = steps.split_at_mut(4 * PANEL);
+        let words = |step: &[u8], quad: usize| {
+            let words = step.as_chunks::<4>().0;
+            std::array::from_fn(|output| words[QUAD * quad + output])
+        };
+        for quad in 0..PANEL / QUAD {
+            let zipped = zip_words([words(first, quad), words(second, quad)]);
+            for (step, words) in [&mut *first, &mut *second].into_iter().zip(zipped) {
+                step[4 * QUAD * quad..][..4 * QUAD].copy_from_slice(words.as_flattened());
+            }
+        }
+    }
+}
+
+/// Zips masks, of which every four outputs have 16 bits.
+fn zip_masks(masks: &mut [u8]) {
+    for steps in masks.as_chunks_mut::<PANEL>().0 {
+        let quads = steps.as_chunks_mut::<2>().0;
+        for quad in 0..PANEL / QUAD {
+            let bits = [quad, quad + PANEL / QUAD].map(|at| u16::from_le_bytes(quads[at]));
+            let zipped = zip_words(bits.map(|bits| [0, 4, 8, 12].map(|shift| bits >> shift & 15)));
+            for (number, words) in zipped.into_iter().enumerate() {
+                let bits = words[0] | words[1] << 4 | words[2] << 8 | words[3] << 12;
+                quads[quad + number * PANEL / QUAD] = bits.to_le_bytes();
+            }
+        }
+    }
+}
+
+/// Zips the codes of a panel; its scales stay.
+fn zip_panel<F: Format>(panel: &mut [u8]) {
+    for block in panel.chunks_exact_mut(F::BLOCK_BYTES) {
+        for group in block[F::HEADER_BYTES..].chunks_exact_mut(F::GROUP_BYTES) {
+            let (high, low) = group[F::SCALE_BYTES..].split_at_mut(F::HIGH_BYTES);
+            match F::HIGH_BITS {
+                1 => zip_masks(high),
+                _ => zip_bits(high),
+            }
+            zip_bits(low);
+        }
+    }
+}
+
 #[inline(always)]
 fn pack_row<F: Format>(kind: BlockType, blocks: &[u8], row: usize, panel: &mut [u8]) {
     let mut codes = [[0u8; GROUP]; 8];
@@ -81,6 +133,13 @@ fn pack_row<F: Format>(kind: BlockType, blocks: &[u8], row: usize, panel: &mut [
             let minimum = header.minimum.to_le_bytes();
             shared[2 * (PANEL + row)..][..2].copy_from_slice(&minimum);
         }
+        if SIGNED && F::LOW_BITS == 8 {
+            // 128 more than the levels.
+            codes
+                .as_flattened_mut()
+                .iter_mut()
+                .for_each(|code| *code ^= 0x80);
+        }
         for group in 0..F::GROUPS {
             let to = &mut groups[group * F::GROUP_BYTES..];
             place_group::<F>(&header, group, &codes[group], row, to);
@@ -89,7 +148,12 @@ fn pack_row<F: Format>(kind: BlockType, blocks: &[u8], row: usize, panel: &mut [
 }
 
 #[inline(always)]
-unsafe fn pack_panel_with<S: Simd>(blocks: &QuantizedTensor, first: usize, panel: &mut [u8]) {
+unsafe fn pack_panel_with<S: Simd>(
+    blocks: &QuantizedTensor,
+    first: usize,
+    zipped: bool,
+    panel: &mut [u8],
+) {
     let outputs = blocks.shape.first().copied().unwrap_or(0);
     for_format!(
         blocks.kind,
@@ -97,17 +161,20 @@ unsafe fn pack_panel_with<S: Simd>(blocks: &QuantizedTensor, first: usize, panel
             for row in 0..PANEL.min(outputs - first) {
                 pack_row::<F>(blocks.kind, blocks.row_bytes(first + row), row, panel);
             }
+            if zipped {
+                zip_panel::<F>(panel);
+            }
         },
         ()
     );
 }
 
 dispatched! {
-    /// The outputs from `first` on into a panel of zeros.
+    /// The outputs from `first` on into a panel of zeros, the codes zipped or not.
     ///
     /// # Safety
     /// None beyond the instruction set's being there, which an `Isa` says.
     pub(super) unsafe fn pack_panel(
-        blocks: &QuantizedTensor, first: usize, panel: &mut [u8],
+        blocks: &QuantizedTensor, first: usize, zipped: bool, panel: &mut [u8],
     ) = pack_panel_with
 }

@@ -4,10 +4,11 @@
 //! same bits: the products of a group are summed in integers, which is exact, and the groups are added
 //! in their order. All that is rounded is rounded by the same steps everywhere.
 
-use super::format::{for_format, Format, GROUP, PANEL};
+use super::format::{for_format, Format, GROUP, PANEL, SIGNED};
+use super::halves;
 use super::integers::Integers;
-use super::level::leveled;
-use super::quantize::{ByteRows, FINER, PLANES};
+use super::level::{leveled, Level};
+use super::quantize::{ByteRows, PLANES};
 use super::rows::{Rows, Shared};
 use crate::cpu::product::driver::{Sums, Tile};
 use crate::cpu::product::row_tiles::in_row_tiles;
@@ -73,26 +74,38 @@ pub(super) unsafe fn codes<S: Integers, F: Format, const STEP: usize>(
     }
 }
 
-/// The codes of the four steps of half a group.
+/// How the codes of a matrix are read.
+pub(super) struct Coding {
+    /// The table of levels, where there is one.
+    pub levels: [u8; 16],
+    pub zipped: bool,
+}
+
+/// The codes of the four steps of half a group, zipped where the level takes them so.
 #[inline(always)]
-unsafe fn half_codes<S: Integers, F: Format, const HALF: usize>(
+pub(super) unsafe fn half_codes<S: Integers, F: Format, const HALF: usize>(
     low: *const u8,
     high: *const u8,
-    levels: &[u8; 16],
+    coding: &Coding,
 ) -> [S::V; 4] {
     // SAFETY: `low` and `high` have the codes of a group of this format, as the caller vouches, who has the
     // instruction set of `S`.
     unsafe {
         macro_rules! steps {
             ($($step:literal)*) => {
-                [$(codes::<S, F, $step>(low, high, levels)),*]
+                [$(codes::<S, F, $step>(low, high, &coding.levels)),*]
             };
         }
-        if HALF == 0 {
+        let [a, b, c, d] = if HALF == 0 {
             steps!(0 1 2 3)
         } else {
             steps!(4 5 6 7)
+        };
+        if S::JOINS_PLANES || !coding.zipped {
+            return [a, b, c, d];
         }
+        let ([a, b], [c, d]) = (S::unzip([a, b]), S::unzip([c, d]));
+        [a, b, c, d]
     }
 }
 
@@ -112,26 +125,6 @@ unsafe fn half_group<S: Integers, F: Format, const R: usize, const P: usize, con
     // SAFETY: the places are those of a group of this format and the rows have it, R of them, as the caller
     // vouches, who has the instruction set.
     unsafe {
-        if S::BY_HALVES {
-            let mut panel = 0;
-            while panel < P {
-                let (low, high) = places[panel].planes;
-                let codes = half_codes::<S, F, HALF>(low, high, levels);
-                let mut r = 0;
-                while r < R {
-                    let x = rows.half(r, group, HALF, S::JOINS_PLANES);
-                    let sums = &mut sums[panel][r];
-                    *sums = if F::WIDE {
-                        S::dot_half::<true>(*sums, &codes, x)
-                    } else {
-                        S::dot_half::<false>(*sums, &codes, x)
-                    };
-                    r += 1;
-                }
-                panel += 1;
-            }
-            return sums;
-        }
         macro_rules! step {
             ($step:literal) => {
                 let mut panel = 0;
@@ -190,22 +183,6 @@ unsafe fn begin<S: Integers, F: Format, const R: usize>(
             r += 1;
         }
         sums
-    }
-}
-
-/// The sums of the planes as one, in units of the last plane's scale.
-#[inline(always)]
-unsafe fn together<S: Integers>(sums: [S::V; PLANES]) -> Number<S> {
-    // SAFETY: the caller has the instruction set; this touches registers alone.
-    unsafe {
-        let sums = S::by_planes(sums);
-        let mut sum = S::to_float(sums[0]);
-        let mut p = 1;
-        while p < PLANES {
-            sum = S::fuse(sum, Float::<S>::splat(FINER as f32), S::to_float(sums[p]));
-            p += 1;
-        }
-        sum
     }
 }
 
@@ -273,7 +250,7 @@ impl<S: Integers, const R: usize> RowSums<S> for [[S::V; PLANES]; R] {
     #[inline(always)]
     unsafe fn of(&self, row: usize) -> Number<S> {
         // SAFETY: the caller vouches for the instruction set.
-        unsafe { together::<S>(self[row]) }
+        unsafe { S::together(self[row]) }
     }
 }
 
@@ -423,27 +400,33 @@ pub(super) unsafe fn fetch_ahead(from: *const u8, distance: usize, bytes: usize)
 }
 
 /// `R` rows of x times the outputs of the lanes from `first` on in `P` panels, of which the first is given
-/// and the others are `stride` apart.
+/// and the others are `stride` apart; or, with a stride of 0, times those of `P` vectors of lanes in one panel.
 #[inline(always)]
 unsafe fn tile<S: Integers, F: Format, const R: usize, const P: usize>(
     (panel, stride): (*const u8, usize),
     first: usize,
-    levels: &[u8; 16],
+    coding: &Coding,
     rows: &Rows,
 ) -> [[Number<S>; R]; P] {
     // Of several panels, those that follow are asked for, each at the place where this one is.
     let ahead = if P > 1 { P * stride } else { AHEAD };
     // SAFETY: P panels, `stride` apart, have blocks for all groups of the rows, of which there are R, and `first`
-    // is the lane of a vector; as the caller vouches, who has the instruction set. `at` moves by whole blocks and
-    // ends with the last.
+    // is the lane of a vector, as are the next where the panel is one; as the caller vouches, who has the instruction
+    // set. `at` moves by whole blocks and ends with the last.
     unsafe {
+        // From a vector of lanes to the next.
+        let lanes = if S::ACROSS && stride == 0 {
+            Float::<S>::LANES
+        } else {
+            0
+        };
         let mut totals = [[Float::<S>::splat(0.0); R]; P];
         let mut at = panel;
         let mut group = 0;
         while group < rows.width {
             let mut common = [[Float::<S>::splat(0.0); 2]; P];
             for (number, common) in common.iter_mut().enumerate() {
-                *common = shared::<S, F>(at.add(number * stride), first);
+                *common = shared::<S, F>(at.add(number * stride), first + number * lanes);
             }
             at = at.add(F::HEADER_BYTES);
             for _ in 0..F::GROUPS {
@@ -453,12 +436,14 @@ unsafe fn tile<S: Integers, F: Format, const R: usize, const P: usize>(
                     if R == 1 {
                         fetch_ahead(at, ahead, F::GROUP_BYTES);
                     }
-                    *place = Place::new::<F>(common[number], at, first);
+                    *place = Place::new::<F>(common[number], at, first + number * lanes);
                 }
-                if F::RUNS {
-                    add_runs::<S, F, R, P>(&mut totals, &places, levels, rows, group);
+                if S::BY_HALVES {
+                    halves::add_group::<S, F, R, P>(&mut totals, &places, coding, rows, group);
+                } else if F::RUNS {
+                    add_runs::<S, F, R, P>(&mut totals, &places, &coding.levels, rows, group);
                 } else {
-                    add_group::<S, F, R, P>(&mut totals, &places, levels, rows, group);
+                    add_group::<S, F, R, P>(&mut totals, &places, &coding.levels, rows, group);
                 }
                 at = at.add(F::GROUP_BYTES);
                 group += 1;
@@ -468,17 +453,21 @@ unsafe fn tile<S: Integers, F: Format, const R: usize, const P: usize>(
     }
 }
 
-/// The table of levels, as bytes that are 128 more.
+/// The table of levels, as bytes that are 128 more where they are not signed.
 pub(super) fn levels<F: Format>() -> [u8; 16] {
-    F::KIND.levels().map_or([0; 16], |levels| {
-        levels.map(|level| (i16::from(level) + 128) as u8)
-    })
+    let above = if SIGNED { 0 } else { 0x80 };
+    F::KIND
+        .levels()
+        .map_or([0; 16], |levels| levels.map(|level| level as u8 ^ above))
 }
 
 /// The rows of a tile times its panels.
 #[inline(always)]
 unsafe fn multiply_format<S: Integers, F: Format>(panels: &Panels<'_>, rows: Rows, tile: Tile) {
-    let levels = levels::<F>();
+    let coding = Coding {
+        levels: levels::<F>(),
+        zipped: panels.zipped,
+    };
     let mut panel = 0;
     while panel < panels.count {
         let left = panels.count - panel;
@@ -490,13 +479,38 @@ unsafe fn multiply_format<S: Integers, F: Format>(panels: &Panels<'_>, rows: Row
         unsafe {
             let sums = tile.sums.at(0, panel * PANEL);
             match together {
-                1 => multiply_rows::<S, F>(operands, &levels, rows, tile.rows, sums),
-                2 => multiply_row::<S, F, 2>(operands, &levels, &rows, sums),
-                3 => multiply_row::<S, F, 3>(operands, &levels, &rows, sums),
-                _ => multiply_row::<S, F, 4>(operands, &levels, &rows, sums),
+                1 if S::ACROSS && tile.rows == 1 => {
+                    multiply_across::<S, F>(operands.0, &coding, &rows, sums)
+                }
+                1 => multiply_rows::<S, F>(operands, &coding, rows, tile.rows, sums),
+                2 => multiply_row::<S, F, 2>(operands, &coding, &rows, sums),
+                3 => multiply_row::<S, F, 3>(operands, &coding, &rows, sums),
+                _ => multiply_row::<S, F, 4>(operands, &coding, &rows, sums),
             }
         }
         panel += together;
+    }
+}
+
+/// One row times all lanes of one panel, four vectors.
+#[inline(always)]
+unsafe fn multiply_across<S: Integers, F: Format>(
+    panel: *const u8,
+    coding: &Coding,
+    rows: &Rows,
+    sums: Sums,
+) {
+    const VECTORS: usize = 4;
+    // SAFETY: the panel is as deep as the row, and the sums have room for it, as the caller vouches, who has the
+    // instruction set; levels that get here have vectors of a quarter of a panel.
+    unsafe {
+        if !S::ACROSS || VECTORS * Float::<S>::LANES != PANEL {
+            return;
+        }
+        let totals = tile::<S, F, 1, VECTORS>((panel, 0), 0, coding, rows);
+        for (number, [total]) in totals.into_iter().enumerate() {
+            Float::<S>::store(sums.at(0, number * Float::<S>::LANES).start, total);
+        }
     }
 }
 
@@ -504,7 +518,7 @@ unsafe fn multiply_format<S: Integers, F: Format>(panels: &Panels<'_>, rows: Row
 #[inline(always)]
 unsafe fn multiply_row<S: Integers, F: Format, const P: usize>(
     panels: (*const u8, usize),
-    levels: &[u8; 16],
+    coding: &Coding,
     rows: &Rows,
     sums: Sums,
 ) {
@@ -517,7 +531,7 @@ unsafe fn multiply_row<S: Integers, F: Format, const P: usize>(
     // the caller vouches, who has the instruction set; vectors divide a panel.
     unsafe {
         for first in (0..PANEL).step_by(Float::<S>::LANES) {
-            let totals = tile::<S, F, 1, P>(panels, first, levels, rows);
+            let totals = tile::<S, F, 1, P>(panels, first, coding, rows);
             for (panel, [total]) in totals.into_iter().enumerate() {
                 Float::<S>::store(sums.at(0, panel * PANEL + first).start, total);
             }
@@ -529,7 +543,7 @@ unsafe fn multiply_row<S: Integers, F: Format, const P: usize>(
 #[inline(always)]
 unsafe fn multiply_rows<S: Integers, F: Format>(
     panel: (*const u8, usize),
-    levels: &[u8; 16],
+    coding: &Coding,
     rows: Rows,
     count: usize,
     sums: Sums,
@@ -540,7 +554,7 @@ unsafe fn multiply_rows<S: Integers, F: Format>(
         for first in (0..PANEL).step_by(Float::<S>::LANES) {
             in_row_tiles!(count, most if F::RUNS { S::ROWS_OF_RUNS } else { S::ROWS }, (row, HEIGHT) => {
                 let rows = rows.starting_at(row);
-                let [totals] = tile::<S, F, HEIGHT, 1>(panel, first, levels, &rows);
+                let [totals] = tile::<S, F, HEIGHT, 1>(panel, first, coding, &rows);
                 for (r, total) in totals.into_iter().enumerate() {
                     Float::<S>::store(sums.row(row + r).add(first), total);
                 }
@@ -557,6 +571,8 @@ pub(super) struct Panels<'a> {
     /// Bytes from one to the next.
     pub stride: usize,
     pub count: usize,
+    /// Whether codes are zipped.
+    pub zipped: bool,
 }
 
 impl Panels<'_> {
@@ -567,25 +583,38 @@ impl Panels<'_> {
 }
 
 #[inline(always)]
-unsafe fn multiply_panels_with<S: Integers>(panels: &Panels<'_>, x: &ByteRows, tile: Tile) {
+unsafe fn multiply_panels_with<S: Integers, F: Format>(
+    panels: &Panels<'_>,
+    x: &ByteRows,
+    tile: Tile,
+) {
     let rows = Rows::new(x, tile.row, panels.inputs / GROUP);
     // SAFETY: the caller vouches for the rows of x and of the sums, and has the instruction set of `S`; a panel has
     // all its blocks.
-    unsafe {
-        for_format!(
-            panels.kind,
-            F => multiply_format::<S, F>(panels, rows, tile),
-            ()
-        );
-    }
+    unsafe { multiply_format::<S, F>(panels, rows, tile) }
 }
 
 leveled! {
-    /// The sums of the tile's rows of x and the panels.
+    /// The sums of the tile's rows of x and the panels, which have this format.
     ///
     /// # Safety
-    /// x has the rows, of as many groups as the panels; the sums have room for them.
-    pub(super) unsafe fn multiply_panels(
+    /// As below.
+    unsafe fn multiply_panels_of<F: Format>(
         panels: &Panels<'_>, x: &ByteRows, tile: Tile,
     ) = multiply_panels_with
+}
+
+/// The sums of the tile's rows of x and the panels.
+///
+/// # Safety
+/// x has the rows, of as many groups as the panels; the sums have room for them.
+pub(super) unsafe fn multiply_panels(level: Level, panels: &Panels<'_>, x: &ByteRows, tile: Tile) {
+    // SAFETY: the caller vouches for the rows and the sums.
+    unsafe {
+        for_format!(
+            panels.kind,
+            F => multiply_panels_of::<F>(level, panels, x, tile),
+            ()
+        );
+    }
 }

@@ -2,7 +2,7 @@
 //! second plane holds what rounding to the first left, which makes an element exact to 1/64516 of the
 //! largest of its group: bytes alone move a model's log probabilities by some hundredths.
 
-use super::format::GROUP;
+use super::format::{GROUP, SIGNED};
 use super::level::Level;
 use crate::cpu::isa::{dispatched, Isa};
 use crate::cpu::simd::Simd;
@@ -17,6 +17,9 @@ pub(super) const PLANES: usize = 2;
 /// How many steps of the second plane make one of the first: half a step is its largest byte.
 pub(super) const FINER: i32 = 254;
 
+/// Whether the sums of a group's bytes are those of both planes.
+pub(super) const JOINED_SUMS: bool = SIGNED;
+
 /// Rounding an element takes as long as copying about this many.
 pub(super) const COST: usize = 8;
 
@@ -28,7 +31,8 @@ pub(super) struct Group {
     pub scale: f32,
     /// The sum of the elements as this plane and those before it have them.
     pub sum: f32,
-    /// The sums of the first and the last 16 bytes.
+    /// The sums of the first and the last 16 bytes; where they are joined, the last plane has those of the whole
+    /// numbers, and those before it have none.
     pub byte_sums: [i32; 2],
 }
 
@@ -145,17 +149,21 @@ unsafe fn quantize_with<S: Simd>(x: *const f32, bytes: Bytes, groups: *mut Group
             } else {
                 0.0
             };
-            let mut whole_sum = 0;
+            let mut whole = [0; 2];
             for (plane, byte_sums) in byte_sums.into_iter().enumerate() {
                 if plane > 0 {
                     scale /= FINER as f32;
-                    whole_sum *= FINER;
+                    whole = [whole[0] * FINER, whole[1] * FINER];
                 }
-                whole_sum += byte_sums[0] + byte_sums[1];
+                whole = [whole[0] + byte_sums[0], whole[1] + byte_sums[1]];
                 *groups.add(plane * count + group) = Group {
                     scale,
-                    sum: scale * whole_sum as f32,
-                    byte_sums,
+                    sum: scale * (whole[0] + whole[1]) as f32,
+                    byte_sums: match (JOINED_SUMS, plane + 1 < PLANES) {
+                        (false, _) => byte_sums,
+                        (true, true) => [0; 2],
+                        (true, false) => whole,
+                    },
                 };
             }
         }
@@ -225,10 +233,15 @@ mod tests {
                     let off = (whole * coarse.scale + rest * fine.scale - x).abs();
                     assert!(off <= 0.51 * fine.scale, "{isa:?}: {off}");
                 }
-                for (shared, bytes) in [coarse, fine].into_iter().zip(bytes) {
-                    for (sum, bytes) in shared.byte_sums.into_iter().zip(bytes.chunks(16)) {
-                        assert_eq!(sum, bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>());
-                    }
+                let sums = bytes.map(|bytes| {
+                    let sum = |half: &[i8]| half.iter().map(|&byte| i32::from(byte)).sum::<i32>();
+                    [sum(&bytes[..16]), sum(&bytes[16..])]
+                });
+                if JOINED_SUMS {
+                    let joined = [0, 1].map(|half| 254 * sums[0][half] + sums[1][half]);
+                    assert_eq!([coarse.byte_sums, fine.byte_sums], [[0; 2], joined]);
+                } else {
+                    assert_eq!([coarse.byte_sums, fine.byte_sums], sums);
                 }
                 let off = (fine.sum - x.iter().sum::<f32>()).abs();
                 assert!(off <= 32.0 * fine.scale, "{isa:?}: {off}");

@@ -89,7 +89,10 @@ impl Rows {
                 let first = self.bytes.add(group * GROUP + half * GROUP);
                 return [first, first.add(GROUP / 2)];
             }
-            [0, 1].map(|plane| self.step(row, plane, group, 4 * half))
+            [
+                self.step(row, 0, group, 4 * half),
+                self.step(row, 1, group, 4 * half),
+            ]
         }
     }
 }

@@ -128,10 +128,13 @@ fn every_instruction_set_gives_the_same_bits() {
         let x = numbers(rows * inputs, 11);
         let portable = plain(&matrix(&blocks), Level::Portable, &x, rows);
         for isa in Isa::of_numbers() {
-            let packed = BlockMatrix::new(isa, &blocks).unwrap();
-            for level in Level::available() {
-                let got = plain(&packed, level, &x, rows);
-                assert!(got == portable, "{} on {level:?}", kind.name());
+            for zipped in [false, Level::zips()] {
+                let packed = BlockMatrix::packed(isa, &blocks, zipped).unwrap();
+                let reads = |level: &Level| zipped || !level.joins_planes();
+                for level in Level::available().into_iter().filter(reads) {
+                    let got = plain(&packed, level, &x, rows);
+                    assert!(got == portable, "{} on {level:?}", kind.name());
+                }
             }
         }
     }
