@@ -9,6 +9,7 @@ require "fileutils"
 require "json"
 require "open3"
 require "tmpdir"
+require_relative "../spec/support/tiny_folder"
 
 # Embeddings and scores of the same pictures, by our decoder and by zune-jpeg.
 class JpegPixels
@@ -55,7 +56,7 @@ class JpegPixels
   end
 
   def row(name, type, checkpoint, ask)
-    model = type.from_pretrained(File.join(ROOT, "spec/fixtures/tiny", checkpoint), device: "cpu")
+    model = type.from_pretrained(File.join(TinyFolder.path, checkpoint), device: "cpu")
     changes = files.to_h do |file|
       results = [file, @theirs.fetch(file)].map { |path| ask.call(model, path) }
       [File.basename(file), change(*results, name.end_with?("embedding"))]

@@ -1,5 +1,5 @@
 //! Times the engine's forward on a GPU, on random weights in the shapes of known models:
-//! `bench_gpu [--device cuda] [PART ...]`, the parts being bert, large, kernels, llama-1b and llama-8b.
+//! `bench_gpu [--device cuda] [PART ...]`, the parts being bert, large, kernels, blocks, llama-1b and llama-8b.
 //! Results are read back before the clock stops.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::quant::QuantizedTensor;
+use base::quant::noise::random_matrix;
+use base::quant::{BlockType, QuantizedTensor};
 use base::runtime::threads;
 use candle_core::{DType, Device, Tensor};
 use engine::models::decoder::model::Logits;
@@ -43,6 +44,9 @@ fn run(device: &str, parts: &[String]) -> Result<()> {
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     if wanted("kernels") {
         kernel_times(&device)?;
+    }
+    if wanted("blocks") {
+        block_times(&device)?;
     }
     if wanted("bert") {
         encoder_times("BERT-base", (768, 12, 12, 3072), &device)?;
@@ -366,6 +370,54 @@ fn kernel_times(device: &Device) -> Result<()> {
             let x = Tensor::randn(0f32, 1.0, (rows, inputs), device)?.to_dtype(DType::BF16)?;
             let label = format!("bf16 {rows} x {inputs} x {outputs}");
             time(&label, size(inputs * outputs), &mut || layer.forward(&x))?;
+        }
+    }
+    Ok(())
+}
+
+/// Types of blocks whose products are timed; the first is what others are compared with.
+const BLOCKS: [BlockType; 9] = [
+    BlockType::Q4K,
+    BlockType::Q4_0,
+    BlockType::Q8_0,
+    BlockType::Nf4,
+    BlockType::Nf4Bf16,
+    BlockType::Int4,
+    BlockType::NvFp4,
+    BlockType::Fp8,
+    BlockType::Int8,
+];
+/// Of one layer's largest matrices; together they are more than a cache holds.
+const BLOCK_SHAPE: (usize, usize) = (4096, 14_336);
+const BLOCK_MATRICES: usize = 16;
+/// One token, some sequences, and a prompt.
+const BLOCK_ROWS: [usize; 4] = [1, 4, 16, 2048];
+
+/// Products of bf16 with matrices of blocks: microseconds, and the blocks' bytes in a second.
+fn block_times(device: &Device) -> Result<()> {
+    let (inputs, outputs) = BLOCK_SHAPE;
+    let place = (device, DType::BF16);
+    let weight = Tensor::randn(0f32, 0.02, (outputs, inputs), device)?.to_dtype(DType::BF16)?;
+    let dense = vec![Linear::new(weight, None)?; BLOCK_MATRICES];
+    let mut all = vec![("bf16".to_owned(), dense, 2 * inputs * outputs)];
+    for kind in BLOCKS {
+        let matrix = random_matrix(kind, outputs, inputs);
+        let layers = (0..BLOCK_MATRICES).map(|_| Linear::quantized(matrix.clone(), None, place));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        all.push((kind.name().to_owned(), layers, matrix.bytes.len()));
+    }
+    for rows in BLOCK_ROWS {
+        let x = Tensor::randn(0f32, 1.0, (rows, inputs), device)?.to_dtype(DType::BF16)?;
+        for (name, layers, bytes) in &all {
+            let time = median(9, || {
+                layers
+                    .iter()
+                    .try_for_each(|layer| layer.forward(&x).map(drop))?;
+                Ok(device.synchronize()?)
+            })?;
+            let micros = time * 1e3 / BLOCK_MATRICES as f64;
+            let rate = *bytes as f64 / micros / 1e6;
+            println!("{name:<9} {rows:>4} rows: {micros:>8.1} us {rate:>6.2} TB/s");
         }
     }
     Ok(())

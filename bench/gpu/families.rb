@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require_relative "../../spec/support/tiny_folder"
 require_relative "comparison"
 
 module GpuBench
@@ -7,7 +8,7 @@ module GpuBench
   class Families
     include Comparison
 
-    ROOT = File.expand_path("../../spec/fixtures/tiny", __dir__)
+    ROOT = TinyFolder.path
     TEXT = "the quick brown fox jumps over the lazy dog"
     # How far probabilities and components of unit vectors may be off, and log probabilities.
     LIMITS = { f32: 1e-3, f16: 0.02, bf16: 0.1 }.freeze

@@ -7,7 +7,7 @@ module GpuBench
   class Speech
     include Comparison
 
-    FIXTURES = File.expand_path("../../spec/fixtures", __dir__)
+    FIXTURES = TinyFolder.fixtures
     SOUNDS = %w[tones.wav long.flac].map { |name| File.join(FIXTURES, "audio", name) }.freeze
     LIMITS = { f32: 1e-3, f16: 0.05, bf16: 0.2 }.freeze
     # Of texts, which are equal or not: random weights leave choices to roundings in 16 bits.

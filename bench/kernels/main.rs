@@ -1,6 +1,6 @@
 //! Our kernels beside candle-nn's, in one run: medians of repetitions in turns, results read back.
 //! `rake bench:kernels` runs it; `-- --json` prints one JSON object per line instead of a table,
-//! `-- --products` times the products with every type of weights alone.
+//! `-- --products` times the products with every type of weights alone, `-- --reading` what those with one row read.
 
 mod products;
 mod regressions;
@@ -37,7 +37,13 @@ fn main() {
         std::process::exit(2);
     }
     let asks_for = |name: &str| std::env::args().any(|argument| argument == name);
-    match run_all(asks_for("--json"), asks_for("--products")) {
+    let json = asks_for("--json");
+    let run = if asks_for("--reading") {
+        reading(json)
+    } else {
+        run_all(json, asks_for("--products"))
+    };
+    match run {
         Ok(true) => {}
         Ok(false) => println!("some ratios are below what is wanted"),
         Err(error) => {
@@ -45,6 +51,11 @@ fn main() {
             std::process::exit(1);
         }
     }
+}
+
+fn reading(json: bool) -> engine::Result<bool> {
+    base::runtime::threads::install(|| products::report_reading(json))??;
+    Ok(true)
 }
 
 /// Whether every ratio reaches what is wanted.

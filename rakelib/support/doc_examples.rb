@@ -7,6 +7,7 @@ require "tmpdir"
 require "yard"
 require_relative "build"
 require_relative "models"
+require_relative "../../spec/support/tiny_folder"
 
 module Tasks
   # Runs the documentation: Ruby blocks of the Markdown files, `@example`s of
@@ -105,7 +106,8 @@ module Tasks
       Models.fetch_mentioned(example.code)
       Dir.mktmpdir do |directory|
         # Examples name small models from the root, or from where they lie.
-        File.symlink(File.join(Build::ROOT, "spec"), File.join(directory, "spec"))
+        Dir.mkdir(File.join(directory, "spec"))
+        File.symlink(TinyFolder.fixtures, File.join(directory, "spec/fixtures"))
         next execute_shell(example, directory) if example.shell?
 
         Dir.mkdir(File.join(directory, "examples"))

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "fileutils"
+require_relative "../../spec/support/tiny_folder"
 
 module Tasks
   # What classes for images return, as pictures and as texts, and a page that shows them.
@@ -64,7 +65,7 @@ module Tasks
 
     def model(kind, folder)
       @models ||= {}
-      source = File.join(ROOT, "spec/fixtures/tiny", folder)
+      source = File.join(TinyFolder.path, folder)
       @models[folder] ||= Candle.const_get(kind).from_pretrained(source, device: "cpu")
     end
 

@@ -47,7 +47,7 @@ module Tasks
     # @param tests [Array<String>, nil] names or parts of them
     def tsan(tests)
       Rust.need_source("tsan")
-      # Optimized, or it would take hours; the standard library is built anew, or its locks would not be seen.
+      # Optimized, or it would take hours; the standard library is built again, or its locks would not be seen.
       test({ **Rust::UNSTABLE, **TSAN, "CARGO_TARGET_DIR" => Rust.folder("tsan") },
            ["test", "-Zbuild-std", "--target", Rust.platform, "--lib", "--test", "suite"], tests || THREADS)
     end

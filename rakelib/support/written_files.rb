@@ -6,13 +6,14 @@ require "tmpdir"
 
 require "candle"
 
+require_relative "../../spec/support/tiny_folder"
 require_relative "../../spec/support/wide_weights"
 require_relative "llama_cpp"
 
 # Whether llama.cpp reads the files that `Candle::Quantizer` writes as we do: the log probabilities of a text, and the
 # tokens of greedy decoding.
 class WrittenFiles
-  DECODERS = File.expand_path("../../spec/fixtures/tiny/decoders", __dir__)
+  DECODERS = File.join(TinyFolder.path, "decoders")
   # Written as f32.
   MODELS = %w[llama llama3 llama-linear granite mixtral qwen2 qwen3 qwen3-moe-every gemma gemma2-even gemma3-six phi
               phi3 phi3-longrope olmo2 smollm3-four qwen2-moe-every stablelm stablelm-parallel gpt2 gpt-neox

@@ -54,7 +54,7 @@ RSpec.describe "Forking", if: Process.respond_to?(:fork) do
       FileUtils.cp(Dir[File.join(source, "*.json")], folder)
       weights = JSON.parse(File.read(File.join(source, "tensors.json"), encoding: "UTF-8"))
       File.binwrite(File.join(folder, "model.safetensors"), SeededModels.safetensors(weights))
-      tiny = %w[gliner gliner2].map { |name| File.expand_path("../fixtures/tiny/#{name}", __dir__) }
+      tiny = %w[gliner gliner2].map { |name| TinyModels.path(name) }
       models = [folder, *tiny].map { |path| Candle::GLiNER.from_pretrained(path, device: "cpu") }
       options = { labels: %w[animal city], threshold: 0 }
       related = options.merge(relations: ["lives in"], relation_threshold: 0, adjacency_threshold: 0)

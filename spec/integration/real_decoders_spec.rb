@@ -38,7 +38,7 @@ RSpec.describe "SmolLM2-135M-Instruct, four bits" do
     expect(completion.text).not_to include("<|im_end|>")
   end
 
-  # The weights are laid out anew while the file's pages are let go; vocabulary, cache and code take some 25 MB.
+  # The weights are packed while the file's pages are let go; vocabulary, cache and code take some 25 MB.
   it "never takes much more memory than its file", if: File.readable?("/proc/self/status") do
     file = Dir.glob(File.join(real_path, "*.gguf")).first
     output, errors, status = run_ruby(<<~RUBY)

@@ -55,7 +55,7 @@ RSpec.describe "A long life", if: File.readable?("/proc/self/smaps_rollup") do
     expect(rounds.last - rounds.first).to be < 2048
   end
 
-  it "gives a model's memory back when it is closed, whoever was loaded beside it" do
+  it "gives a model's memory back when it is closed, whichever model was loaded beside it" do
     bare, all, small, none = result_of(figures + <<~RUBY)
       load = ->(path) { Candle::EmbeddingModel.from_pretrained(path, device: "cpu").tap { |model| model.embed("fox") } }
       marks = [figures[:rss]]

@@ -2,8 +2,8 @@
 
 require "timeout"
 
-# Threads that stream on one model take turns to compute for all. Whoever computes may be killed, run out of time or
-# leave its block; the others go on, and say what they say alone.
+# Threads that stream on one model take turns to compute for all. The one that computes may be killed, run out of
+# time or leave its block; the others go on, and say what they say alone.
 RSpec.describe "streams of many threads" do
   let(:llm) { Candle::LLM.from_pretrained(RoomyLLM.path, device: "cpu") }
   let(:config) { Candle::GenerationConfig.deterministic(max_length: 40) }

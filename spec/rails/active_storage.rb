@@ -4,7 +4,7 @@ require "open3"
 require "tmpdir"
 
 RSpec.describe "Active Storage" do
-  model = File.expand_path("../fixtures/tiny/speech/whisper", __dir__)
+  model = TinyModels.path("speech/whisper")
   sound = File.expand_path("../fixtures/audio/tones.wav", __dir__)
   # The guide's job, in an application of its own.
   job = File.read(File.expand_path("../../docs/guides/speech.md", __dir__))[/^class TranscribeJob.*?^end$/m]

@@ -33,11 +33,27 @@ module Glossary
     /\b(held|hold|holds|holding) to\b|\bhold(s|ing)? (a|an|the|it|its) \w+( \w+)? to (a|an|the)\b/ =>
       "compared with, constrained to",
     /\ba device that was named\b/ => "an explicit device",
+    /\banew\b|\bwhoever\b/ => "again, a named thread, process or caller",
     /\bnever an address\b/ => "URLs are not fetched",
     /\b(loses|lose) (and doubles? )?nothing\b|\bdoubles nothing\b/ => "idempotent and resumable"
   }.transform_keys { |pattern| Regexp.new(pattern.source, Regexp::IGNORECASE) }.freeze
 
+  # Parts of names of files, types and methods.
+  NAMES = /(?:\A|_)(?:gathering|desks?|sights?|guests?|houses?|eyes|impressions?|mend(?:s|ed|ing)?|pace|laid_open|
+                     given?_up|take_up|make_room|prove[sd]?|hand_over)(?:_|\z)/x
+  DEFINITION = /^\s*(?:pub(?:\([^)]*\))?\s+)?(?:(?:const|unsafe|async)\s+)*
+                (?:struct|enum|trait|fn|mod|type|class|module|def)\s+(?:self\.)?(\w+)/x
+
   module_function
+
+  # @param path [String] a file of Rust or Ruby
+  # @return [Array<String>] its name, and what it defines, where these have avoided words
+  def names(path)
+    defined = File.read(path, encoding: "UTF-8").scan(DEFINITION).flatten
+    [File.basename(path, ".*"), *defined].select do |name|
+      name.gsub(/([a-z0-9])([A-Z])/, '\1_\2').downcase.match?(NAMES)
+    end
+  end
 
   # @param text [String]
   # @return [Array<String>] what should be said otherwise

@@ -3,6 +3,7 @@
 require "fileutils"
 require "json"
 require "tmpdir"
+require_relative "half_floats"
 
 # The checkpoints of spec/fixtures/seeded, whose weights are a function of tensor name and seed, as
 # spec/fixtures/make_seeded.py describes them.
@@ -55,18 +56,22 @@ module SeededModels
     [header.bytesize].pack("Q<") + header.b + data
   end
 
+  # A tensor may be a part of a parameter that is known by another name.
+  #
   # @return [String] the little-endian elements of a tensor
   def elements(name, seed, tensor)
-    numbers = stream(name, seed, tensor["shape"].inject(1, :*))
+    return HalfFloats.pack(tensor["values"], tensor["dtype"]) if tensor.key?("values")
+
+    numbers = stream(tensor.fetch("of", name), seed, tensor["shape"].inject(1, :*), tensor.fetch("first", 0))
     return numbers.map { |number| (number >> 11) % tensor["below"] }.pack("q<*") if tensor["dtype"] == "I64"
 
     center, spread = tensor.values_at("center", "spread")
-    numbers.map { |number| center + (spread * ((number >> 40).fdiv(1 << 24) - 0.5)) }.pack("e*")
+    HalfFloats.pack(numbers.map { |number| center + (spread * ((number >> 40).fdiv(1 << 24) - 0.5)) }, tensor["dtype"])
   end
 
-  # @return [Array<Integer>] splitmix64 from the hash of a tensor's name
-  def stream(name, seed, count)
-    state = fnv1a(name) ^ (seed * GOLDEN & MASK)
+  # @return [Array<Integer>] splitmix64 from the hash of a tensor's name, without the first few numbers
+  def stream(name, seed, count, first = 0)
+    state = ((fnv1a(name) ^ (seed * GOLDEN & MASK)) + (first * GOLDEN)) & MASK
     Array.new(count) do
       state = (state + GOLDEN) & MASK
       value = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK

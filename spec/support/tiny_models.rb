@@ -1,10 +1,12 @@
 # frozen_string_literal: true
 
 require "json"
+require_relative "tiny_folder"
 
 # The checkpoints of spec/fixtures/tiny and what their reference implementations made of them.
 module TinyModels
-  ROOT = File.expand_path("../fixtures/tiny", __dir__)
+  ROOT = TinyFolder.path
+  IMAGES = File.expand_path("../fixtures/images", __dir__)
 
   module_function
 
@@ -20,7 +22,7 @@ module TinyModels
 
   # @return [Array<String>] the pictures that a checkpoint was asked about
   def pictures(name = "vit")
-    record(name)["pictures"].map { |picture| File.expand_path("../images/#{picture}", ROOT) }
+    record(name)["pictures"].map { |picture| File.join(IMAGES, picture) }
   end
 
   # @return [Array<Array<Float>>] a matrix of expected.safetensors, read without the library under test

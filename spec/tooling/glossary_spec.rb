@@ -18,7 +18,7 @@ RSpec.describe Glossary do
      "It gives the weights up.", "A model may be given up.", "A text that is none.", "A model that can't be had.",
      "It lacks a token.", "This is no model.", "Results are held to the reference.", "A schema holds a model to a form",
      "A device that was named is used.", "An image is never an address.", "It loses and doubles nothing.",
-     "One pass over the weights.", "A shared beginning."].each do |sentence|
+     "One pass over the weights.", "Build it anew.", "Whoever waits goes on.", "A shared beginning."].each do |sentence|
       expect(described_class.findings(sentence)).not_to be_empty, sentence
     end
   end
@@ -55,6 +55,22 @@ RSpec.describe Glossary do
       expect(described_class.comments(rust)).to eq(["Made of tiles\nof bytes.\nIt gives", "x "])
       expect(described_class.comments(ruby)).to eq(["@return  one x", "It guesses."])
     end
+  end
+
+  it "reads the names of files, and of what they define" do
+    Dir.mktmpdir do |folder|
+      file = File.join(folder, "sights.rs")
+      File.write(file, "pub(crate) struct DeskOfMany;\npub async fn make_room() {}\n// fn mend()\nfn houses_of() {}\n" \
+                       "fn amend() {}\nlet desk = 1;\n")
+      expect(described_class.names(file)).to eq(%w[sights DeskOfMany make_room houses_of])
+    end
+  end
+
+  it "finds nothing in names" do
+    files = Dir[File.join(root, "{lib,exe,ext,rakelib,spec,bench,examples}/**/*.{rb,rs,rake}")]
+    files = files.grep_v(%r{/target/|/fixtures/})
+    expect(files.size).to be > 1000
+    expect(files.flat_map { |file| described_class.names(file).map { |name| [file, name] } }).to eq([])
   end
 
   {

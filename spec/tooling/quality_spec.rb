@@ -57,7 +57,7 @@ RSpec.describe Quality do
                            "| q5\\_0 | 1 MB | 9.3 |  | 0.2 | 80 % | 2026-03-04 |", "<!-- end -->", "after"])
     end
 
-    it "begins anew with another model, and forgets llama.cpp's number of another file" do
+    it "starts again with another model, and forgets llama.cpp's number of another file" do
       publish("m, 5 predictions of t.", ["q8_0", "2 MB", "9.1", "9.2", "0.1", "90 %"])
       lines = publish("m, 5 predictions of t.", ["q8_0", "3 MB", "9.1", "", "0.1", "90 %"])
       expect(lines).to include("| q8\\_0 | 3 MB | 9.1 |  | 0.1 | 90 % | 2026-01-02 |")

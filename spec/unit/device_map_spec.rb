@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 RSpec.describe "Where the layers of a language model are" do
-  llama = File.expand_path("../fixtures/tiny/decoders/llama", __dir__)
+  llama = TinyModels.path("decoders/llama")
   # A GPU, where the suite has one: then layers really are on two devices.
   main = Candle::Device.best.to_s
   load = ->(**options) { Candle::LLM.from_pretrained(llama, device: main, dtype: :f32, **options) }

@@ -5,7 +5,7 @@ require "tmpdir"
 require_relative "../../rakelib/support/attack/outliers"
 
 RSpec.describe "What a model says it runs" do
-  fixtures = File.expand_path("../fixtures/tiny", __dir__)
+  fixtures = TinyModels::ROOT
   llama = File.join(fixtures, "decoders", "llama")
   bert = File.join(fixtures, "bert")
 

@@ -5,12 +5,12 @@ require "json"
 require "tmpdir"
 
 RSpec.describe Candle::GLiClass do
-  let(:folder) { "spec/fixtures/tiny/gliclass" }
+  let(:folder) { TinyModels.path("gliclass") }
   let(:model) { described_class.from_pretrained(folder, device: "cpu") }
 
   %w[gliclass gliclass-weighted gliclass-mlp gliclass-hopfield gliclass-bi].each do |name|
     it "scores as the library gliclass does with #{name}" do
-      path = "spec/fixtures/tiny/#{name}"
+      path = TinyModels.path(name)
       model = described_class.from_pretrained(path, device: "cpu")
       JSON.parse(File.read(File.join(path, "labels.json"))).each do |entry|
         found = model.classify(entry["texts"], labels: entry["labels"], multi_label: entry["multi_label"])
@@ -39,7 +39,7 @@ RSpec.describe Candle::GLiClass do
   end
 
   it "reads labels apart from the text in a bi-encoder, of which each text is cut" do
-    model = described_class.from_pretrained("spec/fixtures/tiny/gliclass-bi", device: "cpu", max_length: 8)
+    model = described_class.from_pretrained(TinyModels.path("gliclass-bi"), device: "cpu", max_length: 8)
     labels = Array.new(40) { |number| "city #{number}" }
     long, longer = model.classify(["the lazy dog " * 20, "the lazy dog " * 50], labels: labels)
     expect(long.size).to eq(40)
@@ -50,10 +50,10 @@ RSpec.describe Candle::GLiClass do
   end
 
   it "refuses bi-encoders that pool padding, and other architectures" do
-    config = JSON.parse(File.read("spec/fixtures/tiny/gliclass-bi/config.json"))
+    config = JSON.parse(File.read(TinyModels.path("gliclass-bi/config.json")))
     { "pooling_strategy" => "avg", "architecture_type" => "bi-encoder-fused" }.each do |key, value|
       Dir.mktmpdir do |path|
-        FileUtils.cp_r("spec/fixtures/tiny/gliclass-bi/.", path)
+        FileUtils.cp_r(TinyModels.path("gliclass-bi/."), path)
         File.write(File.join(path, "config.json"), JSON.generate(config.merge(key => value)))
         expect { described_class.from_pretrained(path, device: "cpu") }
           .to raise_error(Candle::UnsupportedModelError, /#{key}/)

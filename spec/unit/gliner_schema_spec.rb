@@ -5,7 +5,7 @@ require "json"
 require "tmpdir"
 
 RSpec.describe Candle::GLiNER do
-  let(:folder) { "spec/fixtures/tiny/gliner2" }
+  let(:folder) { TinyModels.path("gliner2") }
   let(:model) { described_class.from_pretrained(folder, device: "cpu") }
   let(:text) { "the quick brown fox jumps over the lazy dog in paris, so what?" }
 
@@ -57,7 +57,7 @@ RSpec.describe Candle::GLiNER do
 
   %w[gliner2 gliner2-transformer gliner2-experts].each do |name|
     it "finds what the library gliner2 finds with #{name}, one text at a time and all together" do
-      path = "spec/fixtures/tiny/#{name}"
+      path = TinyModels.path(name)
       model = described_class.from_pretrained(path, device: "cpu")
       JSON.parse(File.read(File.join(path, "schemas.json"))).each_with_index do |entry, number|
         options = entry.slice("threshold", "overlap", "window", "window_overlap").transform_keys(&:to_sym)
@@ -73,7 +73,7 @@ RSpec.describe Candle::GLiNER do
   it "compares with results that have entities, relations, instances, choices and attributes" do
     choices = []
     %w[gliner2 gliner2-transformer gliner2-experts].each do |name|
-      all = JSON.parse(File.read("spec/fixtures/tiny/#{name}/schemas.json")).flat_map { |entry| entry["results"] }
+      all = JSON.parse(File.read(TinyModels.path("#{name}/schemas.json"))).flat_map { |entry| entry["results"] }
       entities = all.flat_map { |result| result.fetch("entities", {}).values.flatten.compact }
       expect(entities.size).to be > 20
       expect(entities.count { |entity| entity.key?("mood") }).to be > 2
@@ -143,7 +143,7 @@ RSpec.describe Candle::GLiNER do
     long = ([text] * 60).join(" ")
     whole = model.extract(long, schema: { entities: ["animal"] }, threshold: 0.3, overlap: :allow)
     expect(whole[:entities]["animal"].map { |span| span[:end] }.max).to be > long.size - 40
-    limited = described_class.from_pretrained("spec/fixtures/tiny/gliner2-experts", device: "cpu")
+    limited = described_class.from_pretrained(TinyModels.path("gliner2-experts"), device: "cpu")
     expect(limited.max_length).to eq(512)
     schema = { entities: ["animal", "city", "happy dog"], classifications: { mood: %w[a b] } }
     found = limited.extract(long, schema: schema, threshold: 0.2)
@@ -157,7 +157,7 @@ RSpec.describe Candle::GLiNER do
   end
 
   it "refuses odd schemas by what is odd" do
-    { {} => /nothing/, { entitys: ["a"] } => /unknown key :entitys/, { entities: [] } => /empty/,
+    { {} => /empty/, { entitys: ["a"] } => /unknown key :entitys/, { entities: [] } => /empty/,
       { entities: { a: 1 } } => /must be a Hash/, { entities: { a: { kind: 1 } } } => /unknown key :kind/,
       { entities: { a: { type: :number } } } => /:string or :list/, { entities: { a: { match: "x" } } } => /Regexp/,
       { entities: { a: { threshold: 2 } } } => /threshold/, { structures: { a: [] } } => /no fields/,
@@ -181,7 +181,7 @@ RSpec.describe Candle::GLiNER do
     expect { model.extract(text, schema: { entities: ["a"] }, overlap: :some) }.to raise_error(ArgumentError, /overlap/)
     expect { model.extract(text, schema: { entities: ["a"] }, window: 4, window_overlap: 4) }
       .to raise_error(ArgumentError, /window_overlap/)
-    old = described_class.from_pretrained("spec/fixtures/tiny/gliner", device: "cpu")
+    old = described_class.from_pretrained(TinyModels.path("gliner"), device: "cpu")
     expect { old.extract(text, schema: { entities: ["a"] }) }.to raise_error(Candle::UnsupportedModelError, /GLiNER2/)
     expect { old.classify(text, labels: ["a"]) }.to raise_error(Candle::UnsupportedModelError, /GLiNER2/)
   end
@@ -198,7 +198,7 @@ RSpec.describe Candle::GLiNER do
         expect { described_class.from_pretrained(copy, device: "cpu") }.to raise_error(error, message)
       end
       FileUtils.cp("#{folder}/config.json", copy)
-      FileUtils.cp("spec/fixtures/tiny/gliner/tokenizer.json", copy)
+      FileUtils.cp(TinyModels.path("gliner/tokenizer.json"), copy)
       expect { described_class.from_pretrained(copy, device: "cpu") }.to raise_error(Candle::CorruptModelError, /\[P\]/)
       FileUtils.rm_r("#{copy}/encoder_config")
       expect { described_class.from_pretrained(copy, device: "cpu") }

@@ -3,13 +3,13 @@
 require "json"
 
 RSpec.describe Candle::GLiNER do
-  let(:folder) { "spec/fixtures/tiny/gliner" }
+  let(:folder) { TinyModels.path("gliner") }
   let(:model) { described_class.from_pretrained(folder, device: "cpu") }
   let(:text) { "the quick brown fox jumps over the lazy dog in paris, so what?" }
 
   %w[gliner gliner-token gliner-marker gliner-spans gliner-bi].each do |name|
     it "finds what the library gliner finds with #{name}, one text at a time and all together" do
-      path = "spec/fixtures/tiny/#{name}"
+      path = TinyModels.path(name)
       model = described_class.from_pretrained(path, device: "cpu")
       cases = JSON.parse(File.read(File.join(path, "entities.json")), symbolize_names: true)
       expect(cases.sum { |entry| entry[:entities].sum(&:size) }).to be > 10
@@ -67,7 +67,7 @@ RSpec.describe Candle::GLiNER do
     expect(hybrid.entity_types).to eq(%w[CODE animal city])
     expect(hybrid.redact("AB12 #{text}", labels: ["CODE"])).to start_with("[CODE] the")
     expect { Candle::HybridNER.new(model) }.to raise_error(ArgumentError, /labels/)
-    expect { Candle::HybridNER.new("spec/fixtures/tiny/bert-token", labels: ["city"]) }
+    expect { Candle::HybridNER.new(TinyModels.path("bert-token"), labels: ["city"]) }
       .to raise_error(Candle::ModelNotFoundError, /gliner_config/)
   end
 

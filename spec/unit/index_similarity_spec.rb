@@ -77,7 +77,7 @@ RSpec.describe Candle::Index do
 
   it "follows the model, unless something else is asked for" do
     Dir.mktmpdir do |folder|
-      FileUtils.cp_r("spec/fixtures/tiny/bert-sentence/.", folder)
+      FileUtils.cp_r(TinyModels.path("bert-sentence/."), folder)
       file = File.join(folder, "config_sentence_transformers.json")
       File.write(file, JSON.generate(JSON.parse(File.read(file)).merge("similarity_fn_name" => "euclidean")))
       model = Candle::EmbeddingModel.from_pretrained(folder, device: "cpu")

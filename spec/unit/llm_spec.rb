@@ -5,7 +5,7 @@ require "timeout"
 require "tmpdir"
 
 RSpec.describe Candle::LLM do
-  fixtures = File.expand_path("../fixtures/tiny/decoders", __dir__)
+  fixtures = TinyModels.path("decoders")
   greedy = Candle::GenerationConfig.deterministic(max_length: 12)
 
   # A tiny model with a chat template of its own.
@@ -389,7 +389,7 @@ RSpec.describe Candle::LLM do
   end
 
   it "refuses an encoder" do
-    path = File.expand_path("../fixtures/tiny/bert", __dir__)
+    path = TinyModels.path("bert")
     expect do
       described_class.from_pretrained(path)
     end.to raise_error(Candle::UnsupportedModelError, /"bert" is not a language model/)

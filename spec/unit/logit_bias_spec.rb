@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 RSpec.describe "logit_bias" do
-  let(:llm) { Candle::LLM.from_pretrained(File.expand_path("../fixtures/tiny/decoders/llama", __dir__), device: "cpu") }
+  let(:llm) { Candle::LLM.from_pretrained(TinyModels.path("decoders/llama"), device: "cpu") }
 
   def ids(**options)
     llm.complete("the dog", temperature: 0, max_length: 4, **options).token_ids

@@ -5,7 +5,7 @@ require "json"
 require "tmpdir"
 
 RSpec.describe Candle::QuestionAnswerer do
-  let(:folder) { "spec/fixtures/tiny/bert-question" }
+  let(:folder) { TinyModels.path("bert-question") }
   let(:model) { described_class.from_pretrained(folder, device: "cpu") }
   let(:cases) { JSON.parse(File.read(File.join(folder, "answers.json")), symbolize_names: true) }
 

@@ -68,7 +68,7 @@ RSpec.describe Candle::SupportedModels do
   end
 
   it "lists the types of all tiny decoders" do
-    paths = Dir[File.expand_path("../fixtures/tiny/{decoders,seq2seq}/*/config.json", __dir__)]
+    paths = Dir[TinyModels.path("{decoders,seq2seq}/*/config.json")]
     missing = paths.map { |path| JSON.parse(File.read(path))["model_type"] }.reject { |name| type(name) }
     expect([paths.size, missing]).to match([be > 20, be_empty])
   end

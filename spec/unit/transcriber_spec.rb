@@ -7,7 +7,7 @@ require "timeout"
 require "tmpdir"
 
 RSpec.describe Candle::Transcriber do
-  folder = File.expand_path("../fixtures/tiny/speech", __dir__)
+  folder = TinyModels.path("speech")
   wav = File.expand_path("../fixtures/audio/tones.wav", __dir__)
 
   def self.expected(folder, name)
@@ -15,14 +15,13 @@ RSpec.describe Candle::Transcriber do
   end
 
   def load(name, **options)
-    described_class.from_pretrained(File.expand_path("../fixtures/tiny/speech/#{name}", __dir__), device: "cpu",
-                                                                                                  **options)
+    described_class.from_pretrained(TinyModels.path("speech/#{name}"), device: "cpu", **options)
   end
 
   # A model whose generation_config.json says something else.
   def with_settings(name, settings)
     Dir.mktmpdir do |directory|
-      FileUtils.cp_r(File.join(File.expand_path("../fixtures/tiny/speech", __dir__), name, "."), directory)
+      FileUtils.cp_r(File.join(TinyModels.path("speech"), name, "."), directory)
       path = File.join(directory, "generation_config.json")
       File.write(path, JSON.generate(JSON.parse(File.read(path)).merge(settings)))
       yield described_class.from_pretrained(directory, device: "cpu")

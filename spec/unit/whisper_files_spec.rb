@@ -6,7 +6,7 @@ require "tmpdir"
 
 # Whisper as OpenAI and whisper.cpp publish it.
 RSpec.describe Candle::Transcriber do
-  folder = File.expand_path("../fixtures/tiny/speech/originals", __dir__)
+  folder = TinyModels.path("speech/originals")
   let(:folder) { folder }
   expected = JSON.parse(File.read(File.join(folder, "expected.json")))
   let(:wav) { File.expand_path("../fixtures/audio/tones.wav", __dir__) }

@@ -1,4 +1,6 @@
-//! Matrices of GGUF's quantized blocks in a GPU's memory, as they lie in their file.
+//! Matrices of quantized blocks in a GPU's memory, as they lie in their file.
+
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
@@ -14,6 +16,49 @@ pub struct DeviceBlocks {
     shape: [usize; 2],
     /// u8 [bytes].
     bytes: Tensor,
+    /// The inputs that the matrix's columns stand for, where these are in another order.
+    order: Option<Order>,
+}
+
+/// Of columns, u32 [inputs] on the device.
+#[derive(Clone, Debug)]
+struct Order {
+    columns: Arc<[u32]>,
+    placed: Tensor,
+}
+
+impl Order {
+    fn new(columns: &Arc<[u32]>, inputs: usize, device: &Device) -> Result<Self> {
+        check_order(columns, inputs)?;
+        Ok(Self {
+            placed: Tensor::new(&columns[..], device)?,
+            columns: columns.clone(),
+        })
+    }
+
+    fn is(&self, other: Option<&Self>) -> bool {
+        other.is_some_and(|other| {
+            Arc::ptr_eq(&self.columns, &other.columns) || self.columns == other.columns
+        })
+    }
+}
+
+/// Refuses what does not have each of so many columns once.
+pub(crate) fn check_order(order: &[u32], columns: usize) -> Result<()> {
+    let mut found = vec![false; columns];
+    let mut whole = order.len() == columns;
+    for &column in order {
+        match found.get_mut(column as usize) {
+            Some(found) => *found = true,
+            None => whole = false,
+        }
+    }
+    if whole && found.into_iter().all(|found| found) {
+        return Ok(());
+    }
+    Err(Error::InvalidInput(format!(
+        "the order of a matrix's columns does not have each of {columns} once"
+    )))
 }
 
 impl DeviceBlocks {
@@ -49,10 +94,13 @@ impl DeviceBlocks {
             Tensor::from_slice(held, held.len(), device)?
         };
         blocks.release_rows(0..outputs);
+        let order = blocks.order.as_ref();
+        let order = order.map(|columns| Order::new(columns, inputs, device));
         Ok(Self {
             kind: blocks.kind,
             shape: [outputs, inputs],
             bytes,
+            order: order.transpose()?,
         })
     }
 
@@ -77,6 +125,11 @@ impl DeviceBlocks {
         &self.bytes
     }
 
+    /// Whether its columns are in another order than the inputs.
+    pub fn is_ordered(&self) -> bool {
+        self.order.is_some()
+    }
+
     /// x · matrixᵀ + bias + residual; `x` is [rows, inputs], `residual` [rows, outputs].
     pub fn multiply(
         &self,
@@ -92,9 +145,9 @@ impl DeviceBlocks {
                 x.device(),
             )?);
         }
+        let factor = BlockFactor { blocks: self, bias };
         #[cfg(feature = "metal")]
         if x.device().is_metal() {
-            let factor = BlockFactor { blocks: self, bias };
             let epilogue = Epilogue {
                 residual,
                 ..Epilogue::default()
@@ -106,9 +159,11 @@ impl DeviceBlocks {
         }
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return super::cuda::blocks::multiply(self, x, bias, residual);
+            if let Some(x) = ordered(x, &[factor])? {
+                return super::cuda::blocks::multiply(self, &x, bias, residual);
+            }
         }
-        let _ = (bias, residual);
+        let _ = (factor, residual);
         Err(self.without_kernels())
     }
 
@@ -119,10 +174,11 @@ impl DeviceBlocks {
             kind: self.kind,
             shape: [outputs, self.inputs()],
             bytes: self.bytes.narrow(0, first * row, outputs * row)?,
+            order: self.order.clone(),
         })
     }
 
-    /// Some rows, which must be within the matrix: [rows, inputs].
+    /// Some rows, which must be within the matrix: [rows, inputs], in the order of its columns.
     pub fn rows(&self, rows: &[u32], dtype: DType) -> Result<Tensor> {
         let device = self.bytes.device();
         if rows.is_empty() || self.inputs() == 0 {
@@ -178,7 +234,24 @@ impl BlockFactor<'_> {
     }
 }
 
-/// x · matrixᵀ + bias and what follows; `None` where it takes more than one launch. `x` is [rows, inputs].
+/// Rows, [rows, inputs], with their elements in the order of the matrices' columns; `None` where these have several.
+fn ordered(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
+    let mut orders = factors.iter().map(|factor| factor.blocks.order.as_ref());
+    let Some(order) = orders.next().flatten() else {
+        return Ok(orders.all(|order| order.is_none()).then(|| x.clone()));
+    };
+    if x.rank() != 2 || !orders.all(|other| order.is(other)) {
+        return Ok(None);
+    }
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Ok(Some(super::cuda::order::columns(x, &order.placed)?));
+    }
+    Ok(Some(x.contiguous()?.index_select(&order.placed, 1)?))
+}
+
+/// x · matrixᵀ + bias and what follows; `None` where it takes more than one launch beside that of the order. `x` is
+/// [rows, inputs].
 pub fn multiply_with(
     x: &Tensor,
     factor: &BlockFactor<'_>,
@@ -186,8 +259,11 @@ pub fn multiply_with(
 ) -> Result<Option<Tensor>> {
     #[cfg(feature = "metal")]
     if x.device().is_metal() {
+        let Some(x) = ordered(x, &[*factor])? else {
+            return Ok(None);
+        };
         return Ok(super::metal::product::multiply(
-            x,
+            &x,
             (*factor).into(),
             epilogue,
         )?);
@@ -198,6 +274,9 @@ pub fn multiply_with(
 
 /// The products with several matrices side by side; `None` where it takes more than one launch.
 pub fn multiply_joined(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
+    let Some(x) = &ordered(x, factors)? else {
+        return Ok(None);
+    };
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() && x.rank() == 2 {
         use super::cuda::{blocks, product::Outcome};
@@ -223,6 +302,9 @@ pub fn multiply_gated(
     factors: &[BlockFactor<'_>],
     activation: Activation,
 ) -> Result<Option<Tensor>> {
+    let Some(x) = &ordered(x, factors)? else {
+        return Ok(None);
+    };
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() && x.rank() == 2 {
         return super::cuda::blocks::multiply_gated(x, factors, activation);
@@ -255,11 +337,84 @@ pub fn multiply_gated(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::quant::GroupForm;
     use base::runtime::bytes::Bytes;
 
     #[test]
     fn the_cpu_has_other_kernels_for_blocks() {
         assert!(!DeviceBlocks::computed_by(&Device::Cpu, DType::F32));
+    }
+
+    #[test]
+    fn levels_and_numbers_are_those_of_the_gpus_sources() {
+        let metal = include_str!("metal/blocks.metal");
+        let cuda = concat!(
+            include_str!("cuda/blocks.cu"),
+            include_str!("cuda/groups.cuh")
+        );
+        let table = |source: &str, start: &str| -> Vec<f32> {
+            let from = source.find(start).expect(start) + start.len();
+            let numbers = source[from..].split(['{', '}']).nth(1).unwrap();
+            let numbers = numbers.replace('\\', "");
+            let numbers = numbers.split(',').map(str::trim);
+            numbers
+                .map(|number| number.trim_end_matches('f').parse().unwrap())
+                .collect()
+        };
+        for kind in [
+            BlockType::Nf4,
+            BlockType::Fp4,
+            BlockType::NvFp4,
+            BlockType::Iq2,
+        ] {
+            let name = match kind {
+                BlockType::NvFp4 => "E2M1",
+                other => &other.name().to_uppercase(),
+            };
+            let levels = &GroupForm::of(kind).unwrap().levels()[..16];
+            let of_metal = table(metal, &format!("constant float {name}_LEVELS[16] = "));
+            assert_eq!(of_metal, levels);
+            let of_cuda = table(cuda, &format!("#define {name}_LEVELS "));
+            assert_eq!(of_cuda, levels);
+        }
+        for (number, kind) in BlockType::every().enumerate() {
+            let line = format!("#define {} {number}\n", kind.name().to_uppercase());
+            assert!(cuda.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_order_of_columns_has_each_of_them() {
+        let blocks = |order: &[u32]| QuantizedTensor {
+            kind: BlockType::Nf4,
+            shape: vec![1, 64],
+            bytes: Bytes::unpacked(vec![0; 36]),
+            order: Some(order.into()),
+        };
+        let turned: Vec<u32> = (0..64).rev().collect();
+        let held = DeviceBlocks::new(&blocks(&turned), &Device::Cpu).unwrap();
+        assert!(held.is_ordered() && held.part(0, 1).unwrap().is_ordered());
+        let x = Tensor::arange(0f32, 128.0, &Device::Cpu).unwrap();
+        let x = x.reshape((2, 64)).unwrap();
+        let factor = BlockFactor {
+            blocks: &held,
+            bias: None,
+        };
+        let rows = ordered(&x, &[factor, factor]).unwrap().unwrap();
+        let rows: Vec<Vec<f32>> = rows.to_vec2().unwrap();
+        assert_eq!((rows[0][0], rows[1][0], rows[1][63]), (63.0, 127.0, 64.0));
+        // Another order takes a launch of its own.
+        let mut other = turned.clone();
+        other.swap(0, 1);
+        let other = DeviceBlocks::new(&blocks(&other), &Device::Cpu).unwrap();
+        let other = BlockFactor {
+            blocks: &other,
+            bias: None,
+        };
+        assert!(ordered(&x, &[factor, other]).unwrap().is_none());
+        for wrong in [&turned[1..], &[0; 64], &[64; 64]] {
+            assert!(DeviceBlocks::new(&blocks(wrong), &Device::Cpu).is_err());
+        }
     }
 
     #[test]

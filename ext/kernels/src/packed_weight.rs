@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Storage, Tensor};
 use half::{bf16, f16};
 
 use crate::backend::Stored;
+use crate::blocks::check_order;
 use crate::cpu::isa::Isa;
 use crate::cpu::product::blocks::BlockMatrix;
 use crate::cpu::product::byte_matrix::{self, ByteMatrix};
@@ -95,11 +96,8 @@ impl PackedWeight {
             return Ok(None);
         };
         let order = &weight.order;
-        if order.as_ref().is_some_and(|order| !orders(order, shape.0)) {
-            return Err(Error::InvalidInput(format!(
-                "the order of a matrix's columns does not have each of {} once",
-                shape.0
-            )));
+        if let Some(order) = order {
+            check_order(order, shape.0)?;
         }
         let packed = Self::with_bias(layout, bias, shape, DType::F32)?;
         Ok(Some(Self {
@@ -323,18 +321,6 @@ impl PackedWeight {
         })?;
         Ok(Tensor::from_vec(product, shape, x.device())?)
     }
-}
-
-/// Whether these are all columns, each of them once.
-fn orders(order: &[u32], columns: usize) -> bool {
-    let mut found = vec![false; columns];
-    for &column in order {
-        match found.get_mut(column as usize) {
-            Some(found) => *found = true,
-            None => return false,
-        }
-    }
-    order.len() == columns && found.into_iter().all(|found| found)
 }
 
 /// The products of one input with several matrices.

@@ -85,6 +85,8 @@ pub fn activation(x: f64, activation: Activation) -> f64 {
             let positive = if x < 0.0 { 0.0 } else { x };
             positive * positive
         }
+        // NaN stays NaN.
+        Activation::Relu6 => x.clamp(0.0, 6.0),
         Activation::Tanh => x.tanh(),
         Activation::Sigmoid => logistic(x),
         Activation::Identity => x,

@@ -19,6 +19,8 @@ pub enum Activation {
     Sigmoid,
     /// max(x, 0)².
     ReluSquared,
+    /// Within 0 and 6.
+    Relu6,
     Identity,
 }
 

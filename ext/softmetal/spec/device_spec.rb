@@ -1,5 +1,8 @@
 # frozen_string_literal: true
 
+require "fileutils"
+require "tmpdir"
+
 # Run by `rake metal:specs` on an extension that is built on the software device.
 RSpec.describe "A Metal device" do
   let(:bert) { TinyModels.path("bert-sentence") }
@@ -45,6 +48,23 @@ RSpec.describe "A Metal device" do
         Candle::LLM.from_pretrained(path, device:, dtype: :f32).generate("the quick brown", config: greedy)
       end
       expect(texts.last).to eq(texts.first), path
+    end
+  end
+
+  it "keeps quantized what the CPU keeps quantized" do
+    quantized = File.expand_path("../../../spec/fixtures/quantized", __dir__)
+    tokenizer = File.join(quantized, "../tiny/decoders/llama/tokenizer.json")
+    Dir.mktmpdir do |directory|
+      %w[gptq bitsandbytes fp8 fp8_stacks hqq mlx modelopt].each do |name|
+        path = File.join(directory, name)
+        FileUtils.cp_r(File.join(quantized, name), path)
+        FileUtils.cp(tokenizer, path)
+        reports = %w[cpu metal].map do |device|
+          kernels = Candle::LLM.from_pretrained(path, device:, dtype: :f32).device_report[:kernels]
+          [kernels["linear"].split(", ").map { |kernel| kernel.split.last }.sort, kernels["expanded_weights"]]
+        end
+        expect(reports.last).to eq(reports.first), name
+      end
     end
   end
 

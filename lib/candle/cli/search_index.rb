@@ -9,7 +9,7 @@ module Candle
     # @api private
     class SearchIndex
       # @param path [String]
-      # @param model [String] whose vectors count; a file of another model's is begun anew
+      # @param model [String] whose vectors count; a file with vectors of another model is replaced
       # @param dimension [Integer]
       def initialize(path, model:, dimension:)
         @path = path

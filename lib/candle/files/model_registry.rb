@@ -6,7 +6,7 @@ require "weakref"
 module Candle
   # The models of this process, each loaded once whatever the number of threads that ask for it.
   #
-  # A model is held while somebody uses it and for some seconds after; then only weakly, so that the garbage collector
+  # A model is held while a call uses it and for some seconds after; then only weakly, so that the garbage collector
   # may take it, unless it was preloaded. After a fork, models on the CPU stay; those on a GPU are loaded again.
   #
   # @example

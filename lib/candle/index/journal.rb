@@ -5,10 +5,10 @@ require "zlib"
 
 module Candle
   # What follows the vectors in the file of an {Index}: batches of what was added and deleted, each with a checksum. A
-  # batch that was cut short ends the file; whoever writes next puts the next one in its place.
+  # batch that was cut short ends the file; the next writer puts the next one in its place.
   #
-  # Who writes has the file locked. A file is replaced as a whole, so that its name may soon mean another one: whoever
-  # opens it by its name looks afterwards whether it still means the same.
+  # A writer has the file locked. A file is replaced as a whole, so that its name may soon mean another one: a process
+  # that opens it by its name looks afterwards whether it still means the same.
   #
   # @api private
   class IndexJournal

@@ -61,7 +61,7 @@ module Candle
       self
     end
 
-    # Writes the file of an index that was opened with `write: true` anew, without what was deleted and replaced. The
+    # Rewrites the file of an index that was opened with `write: true`, without what was deleted and replaced. The
     # file is the old or the new one, whole; processes that have it open keep the old one until they {#refresh}.
     #
     # @return [self]
@@ -197,7 +197,7 @@ module Candle
       document(item)
     end
 
-    # The texts of the file's beginning have their vectors there; those that were appended get theirs anew.
+    # The texts of the file's beginning have their vectors there; those that were appended get theirs again.
     def restore_encoding(item)
       return encode(item) if @encoded.zero?
 

@@ -8,7 +8,7 @@ module Candle
   module Jobs
     # What is known of one run in the database: its slices, who has which until when, and what became of them.
     #
-    # A slice is free while it waits, and again when the lease of whoever took it has ended. Times are the database's.
+    # A slice is free while it waits, and again when the lease of its worker has ended. Times are the database's.
     #
     # @api private
     class Ledger
@@ -194,7 +194,7 @@ module Candle
         slices.where(state: UNFINISHED).exists?
       end
 
-      # Sees that somebody will look after slices whose job was lost: one delayed job at a time.
+      # Sees that a job will look after slices whose job was lost: one delayed job at a time.
       #
       # @return [void]
       def watch

@@ -91,7 +91,7 @@ module Candle
     # @param task [Symbol] `:transcribe`, or `:translate` for English text
     # @param timestamps [Symbol, false] `:segment`, `:word` for times of words too, or false
     # @param sample_rate [Integer, nil] of samples, in Hz
-    # @param vad [VoiceActivityDetector, nil] finds where somebody speaks: only that is heard, in parts of at most 30
+    # @param vad [VoiceActivityDetector, nil] finds speech: only that is transcribed, in parts of at most 30
     #   seconds that are computed together
     # @param progress [Boolean, #call] true shows a bar on a terminal; a Proc gets `(done, total)` in seconds of audio
     # @param options [Hash] `timestamp_tokens:` see above; `initial_prompt:` text whose spelling is followed;
@@ -162,7 +162,7 @@ module Candle
       run&.release
     end
 
-    # The same of the parts of audios in which somebody speaks.
+    # The same of the parts of audios that have speech.
     def run_spoken(audios, vad, settings, &block)
       unless VoiceActivityDetector === vad
         raise ArgumentError, "vad must be a VoiceActivityDetector, not #{Arguments.shown(vad)}"

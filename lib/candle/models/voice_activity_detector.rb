@@ -3,7 +3,7 @@
 Candle::Native.complete(:VoiceActivityDetector)
 
 module Candle
-  # Finds where somebody speaks, by Silero's detector: a directory with `silero_vad_16k.safetensors`, as the Python
+  # Finds speech, by Silero's detector: a directory with `silero_vad_16k.safetensors`, as the Python
   # package silero-vad has it, or with the same weights as `model.safetensors`.
   #
   # @example
@@ -64,7 +64,7 @@ module Candle
 
     # @param audio [String, Pathname, IO, Audio, Array] one audio, as {Transcriber#transcribe} takes it
     # @param sample_rate [Integer, nil] of samples, in Hz
-    # @return [Array<Float>] how likely somebody speaks, one number for each {#step}
+    # @return [Array<Float>] the probability of speech, one number for each {#step}
     # @raise [InvalidInputError] for what isn't audio
     def probabilities(audio, sample_rate: nil)
       _probabilities(one(audio, sample_rate)).first

@@ -31,7 +31,7 @@ module Candle
       @started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
-    # Draws the bar anew.
+    # Draws the bar again.
     #
     # @param done [Integer]
     # @param total [Integer]

@@ -10,7 +10,7 @@ class Appends
   Wrong = Class.new(StandardError)
   # What a reader may take to end once it is told to.
   PATIENCE = 5
-  # An index begins anew after so many rounds.
+  # An index is replaced after so many rounds.
   ROUNDS = 25
   BATCHES = 30
   IDS = 60

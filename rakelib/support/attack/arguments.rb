@@ -2,11 +2,12 @@
 
 require "fileutils"
 require "forwardable"
+require_relative "../../../spec/support/tiny_folder"
 
 # Hostile arguments to every public method that the signatures name.
 class HostileArguments
   SIGNATURES = File.expand_path("../../../sig/candle", __dir__)
-  TINY = File.expand_path("../../../spec/fixtures/tiny", __dir__)
+  TINY = TinyFolder.path
   FOLDERS = "{.,files,generation,media,models,runtime,support,text}"
   # What loads the instance of a class whose methods are called.
   INSTANCES = {
@@ -186,7 +187,7 @@ class HostileArguments
     end
   end
 
-  # A copy in the working directory, made anew each time: methods that save are given it too.
+  # A copy in the working directory, made again each time: methods that save are given it too.
   def picture
     name = pick([*IMAGES, nil])
     return "data:image/png;base64,AAAA" unless name

@@ -6,6 +6,7 @@ require "fileutils"
 require "timeout"
 require "tmpdir"
 require_relative "../../../spec/support/seeded_models"
+require_relative "../../../spec/support/tiny_folder"
 require_relative "appends"
 require_relative "mutations"
 require_relative "arguments"
@@ -13,11 +14,11 @@ require_relative "circumstances"
 require_relative "outliers"
 require_relative "preemption"
 require_relative "requests"
-require_relative "sights"
+require_relative "image_models"
 
 # The inputs of each kind, and what is done with them.
 class Inputs
-  ROOT = File.expand_path("../../../spec/fixtures", __dir__)
+  ROOT = TinyFolder.fixtures
   # A caller may be told so of what he gave; of a file only Candle's own errors tell.
   FOR_ARGUMENTS = [ArgumentError, TypeError, IndexError, FrozenError, Timeout::Error, SystemCallError].freeze
   # What objects of the attack raise themselves.
@@ -84,7 +85,7 @@ class Inputs
       next SeededModels.write(File.basename(name), FileUtils.mkdir(copy).first) if name.start_with?("seeded/")
 
       FileUtils.cp_r(File.join(ROOT, "tiny", name), copy)
-      Sights.materialize(copy)
+      HostileImageModels.materialize(copy)
     end
   end
 
@@ -218,9 +219,9 @@ class Inputs
 
   def try_vision(random)
     mutations = Mutations.new(random)
-    @sights ||= Sights.new(ROOT)
-    name, kind, wanted = @sights.pick(mutations)
-    file = mutations.pick(@sights.damageable(copy_of(name)))
+    @image_models ||= HostileImageModels.new(ROOT)
+    name, kind, wanted = @image_models.pick(mutations)
+    file = mutations.pick(@image_models.damageable(copy_of(name)))
     @called = "#{name} #{file}"
     copy = damaged(name, file) do |bytes|
       case File.extname(file)
@@ -229,7 +230,7 @@ class Inputs
       else mutations.safetensors(bytes)
       end
     end
-    @sights.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
+    @image_models.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
   end
 
   def picture = File.join(ROOT, "images/photo.png")

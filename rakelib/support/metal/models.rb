@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "tempfile"
+require_relative "../../../spec/support/tiny_folder"
 require_relative "soft"
 
 module Tasks
@@ -8,15 +9,17 @@ module Tasks
     # Runs every tiny checkpoint and one seeded checkpoint per mechanism on the software device, in three types, against
     # the CPU; then the Ruby specs on an extension for which `device: "metal"` exists.
     class Models
-      TINY = File.join(Build::ROOT, "spec/fixtures/tiny")
+      TINY = File.join(TinyFolder::TARGET, "tiny")
       SEEDED = File.join(Build::ROOT, "spec/fixtures/seeded")
+      # Checkpoints that other libraries quantized.
+      QUANTIZED = File.join(Build::ROOT, "spec/fixtures/quantized")
       # Specs of the device itself, and those whose models {ON_METAL} puts there.
       SPECS = "ext/softmetal/spec"
       ON_METAL = File.join(Build::ROOT, SPECS, "on_metal.rb")
       PARITY = %w[spec/parity/embedding_spec.rb spec/parity/heads_spec.rb].freeze
       # One checkpoint per shape, watched access by access.
       SHAPES = %w[bert modernbert deberta-v2 seq2seq/t5 decoders/llama decoders/gemma3 decoders/qwen2-moe
-                  gguf-decoders/llama gemma3-vision qwen2-vl].freeze
+                  gguf-decoders/llama gemma3-vision qwen2-vl ../quantized/gptq ../quantized/bitsandbytes].freeze
       # One seeded checkpoint per mechanism that no tiny checkpoint has.
       MECHANISMS = %w[gpt_oss llama4_text gemma3n_text gemma4_text deepseek_v3 deepseek_v32 diffllama jetmoe apertus
                       bloom hrm_text longcat_flash granitemoehybrid qwen3_next kimi_linear mamba recurrent_gemma rwkv
@@ -30,9 +33,9 @@ module Tasks
       BARRIERS = { check: 1, plant: "no-barriers" }.freeze
       FENCES = { check: 1, plant: "no-fences" }.freeze
       PLANTS = [
-        { title: "dropped barriers", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+        { title: "dropped barriers", command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: BARRIERS, told: /hazard: .* \(same encoder\)/ },
-        { title: "missing fences", command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+        { title: "missing fences", command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: FENCES, told: /hazard: .* \(earlier encoder\)/ },
         { title: "an output bound as an input", command: %w[planted output-as-input], settings: { check: 1 },
           told: /twice: hazard: reads what twice \(same encoder\) wrote/ },
@@ -41,11 +44,11 @@ module Tasks
         { title: "fences that candle's waiting loses", command: %w[threads --candle], settings: { check: 1 },
           told: /hazard: .* \(earlier encoder\)/ },
         { title: "a kernel without an instance for bf16",
-          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: { mutation: ["struct NormParameters", "NORM_KERNELS(bf16, bfloat)", ""] },
           told: /no function (add_)?layer_norm_bf16/ },
         { title: "too much threadgroup memory",
-          command: ["model_selftest", "--device", "metal", "spec/fixtures/tiny/bert"],
+          command: ["model_selftest", "--device", "metal", "tmp/fixtures/tiny/bert"],
           settings: { mutation: ["struct NormParameters", "partials[3 *", "partials[300 *"] },
           told: /more than 32768 bytes of threadgroup memory/ }
       ].map { |attributes| Plant.new(**attributes) }.freeze
@@ -55,6 +58,7 @@ module Tasks
       # @param seeded [Array<String>] the seeded checkpoints to run
       def initialize(soft = Soft.new, seeded: MECHANISMS)
         @soft = soft
+        TinyFolder.path
         @seeded = seeded
       end
 
@@ -139,7 +143,8 @@ module Tasks
       # The checkpoints in as many parts as there are processors, of about the same number of files.
       def shards
         parents = %w[decoders gguf-decoders seq2seq gguf-seq2seq gguf-vlms].map { |name| File.join(TINY, name) }
-        folders = [TINY, *parents].flat_map { |path| Dir[File.join(path, "*")] }.select { |path| File.directory?(path) }
+        folders = [TINY, QUANTIZED, *parents].flat_map { |path| Dir[File.join(path, "*")] }
+        folders = folders.select { |path| File.directory?(path) }
         parts((folders - parents).sort)
       end
 

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "block_mutants"
+
 module Tasks
   module Metal
     # Small bugs, each of which the checks must catch.
@@ -189,22 +191,7 @@ module Tasks
       { name: "all matrices of the first's format", file: "product", subject: "product", kernels: %w[blocks q6_k],
         from: "case 1: expand_run<Second>(row, run, values); break;",
         to: "case 1: expand_run<First>(row, run, values); break;" },
-      { name: "runs of a table beyond its row", file: "blocks", subject: "blocks", kernels: %w[blocks q4_0],
-        from: "at.x >= p.inputs / RUN", to: "false" },
-      { name: "fifth bits forgotten", file: "blocks", subject: "blocks", kernels: %w[blocks q5_1],
-        from: "((fifth >> i) & 1) << 4", to: "0" },
-      { name: "upper bits of a scale forgotten", file: "blocks", subject: "blocks", kernels: %w[blocks q4_k],
-        from: " | ((packed[j - 4] >> 6) << 4)", to: "" },
-      { name: "minimum added", file: "blocks", subject: "blocks", kernels: %w[blocks q5_k],
-        from: "-half_at(block, 2) * float(minimum)", to: "half_at(block, 2) * float(minimum)" },
-      { name: "scales without a sign", file: "blocks", subject: "blocks", kernels: %w[blocks q6_k],
-        from: "float(int(block[192 + run] ^ 128) - 128)", to: "float(block[192 + run])" },
-      { name: "codes of another run", file: "blocks", subject: "blocks", kernels: %w[blocks q2_k],
-        from: "run % 8 / 2 * 2", to: "run % 8 / 2" },
-      { name: "a bit of the code in the wrong place", file: "blocks", subject: "blocks", kernels: %w[blocks q3_k],
-        from: "run / 2, 1, 2 }", to: "run / 2, 1, 3 }" },
-      { name: "levels in a row", file: "blocks", subject: "blocks", kernels: %w[blocks iq4_xs],
-        from: "scale * UNEVEN_LEVELS[two & 15]", to: "scale * (float(two & 15) - 8.0f)" },
+      *BLOCK_MUTANTS,
       { name: "tiles loaded while they are read", file: "attention", subject: "attention",
         from: "tile before is no longer read.\n        threadgroup_barrier(mem_flags::mem_threadgroup);\n",
         to: "tile before is no longer read.\n" },

@@ -70,7 +70,7 @@ RSpec.describe "LoRA adapters over HTTP" do
     expect(change("unload", lora_name: "two").status).to eq(404)
   end
 
-  it "are attached to the loaded model, whoever has loaded it" do
+  it "are attached to the loaded model, whichever caller has loaded it" do
     model = Candle::LLM.from_pretrained(TinyModels.path("gguf-decoders/llama"), device: "cpu")
     own = Candle::Server.new(models: { "llm" => model }, token: "secret", adapters: @folder)
     expect(Candle::LLM).not_to receive(:from_pretrained)
@@ -103,7 +103,7 @@ RSpec.describe "LoRA adapters over HTTP" do
     expect(text("llm:one")).to eq(expected(:one))
   end
 
-  it "are loaded from the operator's folder only, by whoever has the token" do
+  it "are loaded from the operator's folder only, by clients with the token" do
     expect(post(server, "/v1/load_lora_adapter", { lora_name: "x", lora_path: "llama" }).status).to eq(401)
     outside = TinyModels.path("adapters/llama")
     File.symlink(outside, "#{@folder}/link")

@@ -369,7 +369,7 @@ RSpec.describe Candle::Server::Anthropic do
     expect(kind.call(post(full, "/v1/messages", body))).to eq([503, "error", "api_error"])
   end
 
-  it "lets in whoever has the token, in either header" do
+  it "lets in clients with the token, in either header" do
     guarded = Candle::Server.new(models: ServedModels.models.slice("llm"), token: "secret")
     body = { model: "llm", messages: question, max_tokens: 2 }
     version = { "HTTP_ANTHROPIC_VERSION" => "2023-06-01" }

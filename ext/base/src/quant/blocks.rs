@@ -38,6 +38,9 @@ pub enum BlockType {
     Fp8,
     Int4,
     Int8,
+    E5m2,
+    Int4Of32,
+    Int8Of32,
 }
 
 /// Elements of a block of the older formats.
@@ -101,7 +104,15 @@ impl BlockType {
             Self::Fp8 => "fp8",
             Self::Int4 => "int4",
             Self::Int8 => "int8",
+            Self::E5m2 => "fp8_e5m2",
+            Self::Int4Of32 => "int4_32",
+            Self::Int8Of32 => "int8_32",
         }
+    }
+
+    /// Those of files, then those that no file has, as they are numbered in CUDA's sources.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::GROUPED)
     }
 
     /// Elements in a block.
@@ -127,7 +138,10 @@ impl BlockType {
             | Self::Iq2
             | Self::Fp8
             | Self::Int4
-            | Self::Int8 => GROUP,
+            | Self::Int8
+            | Self::E5m2
+            | Self::Int4Of32
+            | Self::Int8Of32 => GROUP,
         }
     }
 
@@ -150,10 +164,11 @@ impl BlockType {
             Self::Nf4 | Self::Fp4 | Self::Nf4Bf16 | Self::Nf4F16 | Self::Fp4Bf16 | Self::Fp4F16 => {
                 36
             }
-            Self::NvFp4 | Self::Iq2 => 48,
-            Self::Fp8 => 68,
+            Self::NvFp4 | Self::Iq2 | Self::Int4Of32 => 48,
+            Self::Fp8 | Self::E5m2 => 68,
             Self::Int4 => 40,
             Self::Int8 => 72,
+            Self::Int8Of32 => 80,
         }
     }
 
@@ -182,7 +197,10 @@ impl BlockType {
             | Self::Iq2
             | Self::Fp8
             | Self::Int4
-            | Self::Int8 => 0,
+            | Self::Int8
+            | Self::E5m2
+            | Self::Int4Of32
+            | Self::Int8Of32 => 0,
         }
     }
 
@@ -332,7 +350,10 @@ pub fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> Header {
         | BlockType::Iq2
         | BlockType::Fp8
         | BlockType::Int4
-        | BlockType::Int8 => {
+        | BlockType::Int8
+        | BlockType::E5m2
+        | BlockType::Int4Of32
+        | BlockType::Int8Of32 => {
             if let Some(form) = GroupForm::of(kind) {
                 form.codes(block, codes);
             }

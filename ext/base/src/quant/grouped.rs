@@ -1,7 +1,7 @@
 //! Blocks that no file has: groups of weights from other libraries, whose scales halves cannot hold.
 //!
-//! A block begins with its scales, f32, then a minimum, f32, where the type has one. Its codes follow, of which those
-//! of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum, rounded
+//! A block begins with its scales, f32, then as many minimums, f32, where the type has them. Its codes follow, of which
+//! those of four bits share bytes: element 2i has the low half of byte i. Element i is scale · level + minimum, rounded
 //! to 16 bits where the type says so.
 
 use std::sync::OnceLock;
@@ -102,11 +102,12 @@ enum Levels {
     E2m1,
     Iq2,
     E4m3,
+    E5m2,
     Codes,
 }
 
 impl BlockType {
-    pub const GROUPED: [Self; 11] = [
+    pub const GROUPED: [Self; 14] = [
         Self::Nf4,
         Self::Fp4,
         Self::Nf4Bf16,
@@ -118,6 +119,9 @@ impl BlockType {
         Self::Fp8,
         Self::Int4,
         Self::Int8,
+        Self::E5m2,
+        Self::Int4Of32,
+        Self::Int8Of32,
     ];
 
     /// Whether it is one of the types that no file has.
@@ -134,13 +138,15 @@ impl GroupForm {
             BlockType::NvFp4 => (4, Levels::E2m1),
             BlockType::Iq2 => (4, Levels::Iq2),
             BlockType::Fp8 => (8, Levels::E4m3),
-            BlockType::Int4 => (4, Levels::Codes),
-            BlockType::Int8 => (8, Levels::Codes),
+            BlockType::E5m2 => (8, Levels::E5m2),
+            BlockType::Int4 | BlockType::Int4Of32 => (4, Levels::Codes),
+            BlockType::Int8 | BlockType::Int8Of32 => (8, Levels::Codes),
             _ => return None,
         };
         Some(Self {
             run: match kind {
                 BlockType::NvFp4 | BlockType::Iq2 => 16,
+                BlockType::Int4Of32 | BlockType::Int8Of32 => 32,
                 _ => GROUP,
             },
             has_minimum: levels == Levels::Codes,
@@ -158,14 +164,19 @@ impl GroupForm {
         GROUP / self.run
     }
 
+    /// Scales and minimums.
+    pub fn numbers(&self) -> usize {
+        self.scales() * (1 + usize::from(self.has_minimum))
+    }
+
     /// Bytes before the codes.
     pub fn header_bytes(&self) -> usize {
-        4 * (self.scales() + usize::from(self.has_minimum))
+        4 * self.numbers()
     }
 
     /// What the codes stand for; four-bit types have 16 of them.
     pub fn levels(&self) -> &'static [f32; 256] {
-        static TABLES: [OnceLock<Box<[f32; 256]>>; 6] = [const { OnceLock::new() }; 6];
+        static TABLES: [OnceLock<Box<[f32; 256]>>; 7] = [const { OnceLock::new() }; 7];
         TABLES[self.levels as usize].get_or_init(|| {
             let small = |levels: &[f32; 16]| {
                 let mut table = [0.0; 256];
@@ -178,28 +189,21 @@ impl GroupForm {
                 Levels::E2m1 => small(&E2M1),
                 Levels::Iq2 => small(&IQ2),
                 Levels::E4m3 => std::array::from_fn(|code| 256.0 * half_of_e4m3(code as u8)),
+                Levels::E5m2 => std::array::from_fn(|code| of_e5m2(code as u8)),
                 Levels::Codes => std::array::from_fn(|code| code as f32),
             })
         })
     }
 
-    /// The scales, and the minimum or 0.
+    /// The scales, and behind them the minimums.
     #[inline(always)]
-    pub fn header(&self, block: &[u8]) -> ([f32; 4], f32) {
-        let number = |at: usize| match block.get(4 * at..).and_then(|rest| rest.first_chunk()) {
-            Some(bytes) => f32::from_le_bytes(*bytes),
-            None => 0.0,
-        };
-        let mut scales = [0.0; 4];
-        for (at, scale) in scales.iter_mut().enumerate().take(self.scales()) {
-            *scale = number(at);
+    pub fn header(&self, block: &[u8]) -> [f32; 4] {
+        let mut numbers = [0.0; 4];
+        let found = block.chunks_exact(4).take(self.numbers());
+        for (number, bytes) in numbers.iter_mut().zip(found) {
+            *number = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
-        let minimum = if self.has_minimum {
-            number(self.scales())
-        } else {
-            0.0
-        };
-        (scales, minimum)
+        numbers
     }
 
     /// The codes of a block's elements.
@@ -218,10 +222,9 @@ impl GroupForm {
         }
     }
 
-    /// A block of codes; `scales` are as many as the type has.
-    pub fn write(&self, block: &mut [u8], (scales, minimum): (&[f32], f32), codes: &[u8]) {
+    /// A block of codes; `numbers` are its scales, and behind them the minimums.
+    pub fn write(&self, block: &mut [u8], numbers: &[f32], codes: &[u8]) {
         let (header, packed) = block.split_at_mut(self.header_bytes());
-        let numbers = scales.iter().chain(std::iter::once(&minimum));
         for (bytes, number) in header.chunks_exact_mut(4).zip(numbers) {
             bytes.copy_from_slice(&number.to_le_bytes());
         }
@@ -237,7 +240,7 @@ impl GroupForm {
     pub(super) fn dequantize(&self, block: &[u8], output: &mut [f32]) {
         let mut codes = [0u8; GROUP];
         self.codes(block, &mut codes);
-        let (scales, minimum) = self.header(block);
+        let numbers = self.header(block);
         let levels = self.levels();
         for (run, (values, codes)) in output
             .chunks_mut(self.run)
@@ -245,9 +248,9 @@ impl GroupForm {
             .enumerate()
         {
             for (value, &code) in values.iter_mut().zip(codes) {
-                let scaled = scales[run] * levels[usize::from(code)];
+                let scaled = numbers[run] * levels[usize::from(code)];
                 *value = if self.has_minimum {
-                    scaled + minimum
+                    scaled + numbers[self.scales() + run]
                 } else {
                     self.rounding.of(scaled)
                 };
@@ -263,6 +266,11 @@ pub fn half_of_e4m3(code: u8) -> f32 {
     f16::from_bits((bits & 0x80) << 8 | (bits & 0x7f) << 7).to_f32()
 }
 
+/// The float that a byte of e5m2 stands for: the upper half of a half.
+pub fn of_e5m2(code: u8) -> f32 {
+    f16::from_bits(u16::from(code) << 8).to_f32()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,15 +281,18 @@ mod tests {
         for kind in BlockType::GROUPED {
             let form = GroupForm::of(kind).unwrap();
             let codes: Vec<u8> = (0..GROUP)
-                .map(|at| (at * 37 % (1 << form.bits).min(127)) as u8)
+                .map(|at| (at * 37 % (1 << form.bits).min(124)) as u8)
                 .collect();
-            let scales = [0.1, 0.2, 0.3, 0.4];
+            let numbers = [0.1, 0.2, -0.3, 0.4];
             let mut block = vec![0; kind.bytes()];
-            form.write(&mut block, (&scales[..form.scales()], -0.7), &codes);
+            form.write(&mut block, &numbers[..form.numbers()], &codes);
             let found = dequantize(kind, &block).unwrap();
             for (at, (found, &code)) in found.iter().zip(&codes).enumerate() {
-                let scaled = scales[at / form.run] * form.levels()[usize::from(code)];
-                let minimum = if form.has_minimum { -0.7 } else { 0.0 };
+                let scaled = numbers[at / form.run] * form.levels()[usize::from(code)];
+                let minimum = match form.has_minimum {
+                    true => numbers[form.scales() + at / form.run],
+                    false => 0.0,
+                };
                 let expected = form.rounding.of(scaled + minimum);
                 assert_eq!(*found, expected, "{}", kind.name());
             }
@@ -293,7 +304,7 @@ mod tests {
         let first = |kind: BlockType, scale: f32, code: u8| {
             let form = GroupForm::of(kind).unwrap();
             let mut block = vec![0; kind.bytes()];
-            form.write(&mut block, (&[scale], 0.0), &[code; GROUP]);
+            form.write(&mut block, &[scale], &[code; GROUP]);
             dequantize(kind, &block).unwrap()[0]
         };
         // The level 1. A 256th more is as near to two numbers of bf16, a 2,048th more to two of f16.
@@ -322,6 +333,15 @@ mod tests {
             (0xb8, -1.0),
         ] {
             assert_eq!(level(code), value);
+        }
+        for (code, value) in [
+            (0x01, 1.0 / 65_536.0),
+            (0x3c, 1.0),
+            (0x3d, 1.25),
+            (0x7b, 57_344.0),
+            (0xc0, -2.0),
+        ] {
+            assert_eq!(of_e5m2(code), value);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! GGUF's quantized blocks: their formats, their expansion, and matrices of them.
+//! Quantized blocks, GGUF's and others: their formats, their expansion, and matrices of them.
 
 mod blocks;
 mod encode;
@@ -14,7 +14,7 @@ use crate::Result;
 pub use blocks::{dequantize, BlockType};
 pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
 pub use encode::{each_block, mean_square, nearest, positive_scale, put_half, quantize, BlockForm};
-pub use grouped::{half_of_e4m3, GroupForm, Rounding, GROUP};
+pub use grouped::{half_of_e4m3, of_e5m2, GroupForm, Rounding, GROUP};
 
 /// A quantized matrix in its file: whole blocks, row after row.
 #[derive(Clone, Debug)]
@@ -27,11 +27,6 @@ pub struct QuantizedTensor {
 }
 
 impl QuantizedTensor {
-    /// Whether it is as GGUF files have it, which GPUs have kernels for.
-    pub fn is_of_files(&self) -> bool {
-        !self.kind.is_grouped() && self.order.is_none()
-    }
-
     /// Some rows of a matrix, expanded, one after the other.
     ///
     /// They are looked up in the order of the file, and its pages let go on the way: the system reads

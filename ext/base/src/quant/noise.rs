@@ -42,8 +42,14 @@ fn small_scales(form: GroupForm, block: &mut [u8]) {
         scale[3] = 0b0011_1100 | (scale[3] & 0b1000_0000);
     }
     if form.bits == 8 && !form.has_minimum {
-        for code in codes.iter_mut().filter(|code| **code & 0x7f == 0x7f) {
-            *code -= 1;
+        let levels = form.levels();
+        // The NaN of e4m3 is finite there.
+        let sound = |code: u8| levels[usize::from(code)].abs() < 464.0;
+        for code in codes.iter_mut() {
+            // One of e5m2 would else stand for more than all others together.
+            while !sound(*code) {
+                *code -= if *code & 0x7f == 0x7f { 1 } else { 8 };
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! An allocator that keeps a few large buffers for the next layer.
 //!
 //! A forward asks for the same handful of sizes again and again, and the system's allocator gives
-//! memory of megabytes back to the kernel at once: every layer would then pay for fresh, zeroed
+//! memory of that size back to the kernel again and again: every layer would then pay for fresh, zeroed
 //! pages. What is kept is bounded, and a buffer serves requests of its own size class only. Smaller
 //! buffers come from the system, but begin with a cache line: of vectors and tiles that straddle two
 //! lines each costs twice. Larger ones, such as tables of embeddings, are the system's on huge pages.
@@ -16,12 +16,12 @@ use crate::runtime::mapping::{fresh, give_back, large};
 use crate::runtime::switch::Switch;
 
 /// Smaller requests are not kept.
-const LEAST: usize = 1 << 20;
+const LEAST: usize = 256 << 10;
 /// Larger ones too.
 const MOST: usize = 32 << 20;
 /// How much may be kept in all.
 const KEPT: usize = 64 << 20;
-const SLOTS: usize = 48;
+const SLOTS: usize = 96;
 /// Requests of a larger alignment go to the system.
 const ALIGNMENT: usize = 16;
 /// Requests from this size on begin with a cache line.
@@ -43,7 +43,7 @@ struct Shelf {
     bytes: usize,
 }
 
-// SAFETY: the shelf is only touched by whoever set `busy`.
+// SAFETY: the shelf is only touched by the thread that set `busy`.
 unsafe impl Sync for Reusing {}
 
 /// Reads `CANDLE_ALLOCATOR`. To be called once, where nobody changes the environment meanwhile.
@@ -124,7 +124,7 @@ impl Reusing {
         }
     }
 
-    /// Never waits: whoever finds the shelf taken goes to the system. So a child that was forked
+    /// Never waits: a thread that finds the shelf taken goes to the system. So a child that was forked
     /// while it was taken keeps working.
     fn with_shelf<R>(&self, work: impl FnOnce(&mut Shelf) -> R) -> Option<R> {
         if self.busy.swap(true, Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Huge pages under large buffers, on Linux: whoever walks through megabytes then spends far less time
+//! Huge pages under large buffers, on Linux: code that walks through megabytes then spends far less time
 //! on finding pages, and filling a fresh buffer costs hundreds of page faults less. With
 //! `CANDLE_HUGE_PAGES=0` the process stays as Ruby set it up, and no memory asks for any.
 

@@ -12,6 +12,7 @@ pub mod log;
 pub mod mapping;
 pub mod memory;
 pub mod per_process;
+mod places;
 pub mod prefetch;
 pub mod shared_lock;
 mod spin_pool;

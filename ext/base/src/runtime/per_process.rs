@@ -47,7 +47,7 @@ impl<T> PerProcess<T> {
             // SAFETY: `fresh` was not published, so this thread is its only owner.
             drop(unsafe { Box::from_raw(fresh) });
         }
-        // SAFETY: as above; whoever published it did so in this process.
+        // SAFETY: as above; the thread that published it did so in this process.
         Ok(unsafe { &*self.current.load(Ordering::Acquire) }
             .value
             .clone())

@@ -12,6 +12,7 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::places::Places;
 use super::prefetch::{Course, Prefetch};
 
 /// The gate's lowest bits count the members at work.
@@ -32,8 +33,10 @@ pub(super) struct SpinPool {
     pub course: Course,
     gate: Apart<AtomicUsize>,
     over: Apart<AtomicBool>,
-    /// How many members are there.
+    /// How many members are there, and which.
     present: AtomicUsize,
+    attends: Box<[AtomicBool]>,
+    places: Places,
     /// For each thread, which part of its share comes next.
     next: Box<[Apart<AtomicUsize>]>,
     /// Written by the leader while the gate is closed and nobody inside; read by members who are.
@@ -53,14 +56,18 @@ unsafe impl Send for SpinPool {}
 unsafe impl Sync for SpinPool {}
 
 impl SpinPool {
-    /// For a leader, number 0, and members from 1 on.
+    /// For a leader, number 0, which calls this, and members from 1 on.
     pub fn new(threads: usize) -> Self {
+        let places = Places::new(threads);
+        places.settle(0);
         let next = (0..threads).map(|_| Apart(AtomicUsize::new(0)));
         Self {
             course: Course::begin(),
             gate: Apart(AtomicUsize::new(0)),
             over: Apart(AtomicBool::new(false)),
             present: AtomicUsize::new(0),
+            attends: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+            places,
             next: next.collect(),
             work: UnsafeCell::new(None),
             panic: Mutex::new(None),
@@ -81,16 +88,28 @@ impl SpinPool {
         self.present.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts the calling thread as a member while `work` runs.
-    pub fn attend(&self, work: impl FnOnce()) {
-        struct Leave<'a>(&'a AtomicUsize);
+    /// Whether a member is somewhere else.
+    pub fn lacks_members(&self) -> bool {
+        self.present.load(Ordering::Relaxed) + 1 < self.next.len()
+    }
+
+    /// Counts the calling thread as a member while `work` runs, on a processor that no other one of them has, unless
+    /// it is one already.
+    pub fn attend(&self, member: usize, work: impl FnOnce()) {
+        struct Leave<'a>(&'a AtomicUsize, &'a AtomicBool);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
                 self.0.fetch_sub(1, Ordering::Relaxed);
+                self.1.store(false, Ordering::Relaxed);
             }
         }
+        let attends = &self.attends[member];
+        if attends.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.present.fetch_add(1, Ordering::Relaxed);
-        let _leave = Leave(&self.present);
+        let _leave = Leave(&self.present, attends);
+        self.places.settle(member);
         work();
     }
 
@@ -216,7 +235,7 @@ mod tests {
             for member in 1..=members {
                 let spin_pool = &spin_pool;
                 scope.spawn(move || {
-                    spin_pool.attend(|| {
+                    spin_pool.attend(member, || {
                         let mut seen = usize::MAX;
                         while !spin_pool.is_over() {
                             spin_pool.assist(member, &mut seen);

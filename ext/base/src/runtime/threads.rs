@@ -18,6 +18,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::cancel::CancelToken;
 use super::job::{Ending, Job};
+use super::places::Places;
 use super::prefetch::{Prefetch, Span};
 use super::spin_pool::SpinPool;
 use crate::{Error, Result};
@@ -138,6 +139,8 @@ thread_local! {
     static ALONE: Cell<bool> = const { Cell::new(false) };
     /// The spinning threads that this thread leads, unless it has just handed it something.
     static SPIN_POOL: Cell<Option<Arc<SpinPool>>> = const { Cell::new(None) };
+    /// When this thread last called the threads that it leads, and whether it has made room for them since.
+    static CALLED: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
 }
 
 /// Runs `work` on this thread alone: the kernels in it hand nothing to the pool. For work of which
@@ -187,8 +190,15 @@ pub fn side_by_side(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> 
         }
     };
     let cancel = interrupt();
+    let places = Places::new(pool.current_num_threads());
+    let take_part = || {
+        if let Some(thread) = rayon::current_thread_index() {
+            places.settle(thread);
+        }
+        alone(take_turns);
+    };
     let jobs: Vec<Job<'_>> = (0..pool.current_num_threads().min(count))
-        .map(|_| Job::new(|| alone(take_turns)))
+        .map(|_| Job::new(take_part))
         .collect();
     jobs.iter().for_each(|job| job.queue(&pool, || true));
     // One that was taken back leaves its turns to those that run; they see the interrupt themselves.
@@ -209,6 +219,8 @@ pub fn side_by_side(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> 
 static AWAKE: AtomicU32 = AtomicU32::new(0);
 /// How long a thread waits for the next part of the work before it may sleep.
 const PATIENCE: Duration = Duration::from_micros(200);
+/// How long a thread takes to wake on a processor that is free.
+const ARRIVAL: Duration = Duration::from_micros(50);
 
 /// How often a thread looks for work of its spin pool before it looks for that of others.
 const LOOKS: usize = 32;
@@ -237,13 +249,38 @@ pub fn awake<T>(work: impl FnOnce() -> T) -> T {
     let spin_pool = Arc::new(SpinPool::new(threads));
     let _awake = Awake(spin_pool.clone());
     SPIN_POOL.set(Some(spin_pool.clone()));
+    call_members(&spin_pool, (caller, threads));
+    work()
+}
+
+/// Has the pool's threads take work of a spin pool, those that don't yet.
+fn call_members(spin_pool: &Arc<SpinPool>, (caller, threads): (usize, usize)) {
+    let spin_pool = spin_pool.clone();
     rayon::spawn_broadcast(move |thread| {
         let member = (thread.index() + threads - caller) % threads;
-        if member > 0 {
-            spin_pool.attend(|| wait_for_work(&spin_pool, member));
+        if member > 0 && !spin_pool.is_over() {
+            spin_pool.attend(member, || wait_for_work(&spin_pool, member));
         }
     });
-    work()
+    CALLED.set(Some((Instant::now(), false)));
+}
+
+/// Members leave when work is long in coming, and are called again when there is some. One that was woken on the
+/// leader's processor can only move away once it runs: the leader lets it, once.
+fn recall_members(spin_pool: &Arc<SpinPool>) {
+    let (Some(caller), threads) = (rayon::current_thread_index(), rayon::current_num_threads())
+    else {
+        return;
+    };
+    match CALLED.get() {
+        Some((called, _)) if called.elapsed() < ARRIVAL => {}
+        Some((called, false)) => {
+            CALLED.set(Some((called, true)));
+            std::thread::yield_now();
+        }
+        Some((called, true)) if called.elapsed() < PATIENCE => {}
+        _ => call_members(spin_pool, (caller, threads)),
+    }
 }
 
 /// Says what this thread and those that it keeps awake read next, each its share.
@@ -266,6 +303,9 @@ pub fn hand_out(parts: usize, work: &(dyn Fn(Range<usize>) + Sync)) -> bool {
         }
     }
     let spin_pool = Restore(SPIN_POOL.take());
+    if let Some(spin_pool) = spin_pool.0.as_ref().filter(|pool| pool.lacks_members()) {
+        recall_members(spin_pool);
+    }
     match &spin_pool.0 {
         Some(spin_pool) if spin_pool.has_members() => {
             // SAFETY: this thread leads the spin pool, which `work` does not find here.
@@ -543,6 +583,40 @@ mod tests {
         let panicked = install(|| std::panic::catch_unwind(|| awake(|| panic!("on purpose"))));
         assert!(panicked.unwrap().is_err());
         assert_eq!(install(sum).unwrap(), 200 * 2016);
+    }
+
+    #[test]
+    fn threads_that_left_for_lack_of_work_are_called_again() {
+        if count() == 1 {
+            return;
+        }
+        let tried = || {
+            install(|| {
+                awake(|| {
+                    // Another test may have the threads.
+                    let spin_pool = SPIN_POOL.take()?;
+                    SPIN_POOL.set(Some(spin_pool.clone()));
+                    let wait_until = |there: bool, hand: bool| {
+                        let start = Instant::now();
+                        while spin_pool.has_members() != there {
+                            assert!(start.elapsed() < Duration::from_secs(10), "{there}");
+                            if hand {
+                                hand_out(4, &|_| {});
+                            }
+                            std::thread::yield_now();
+                        }
+                    };
+                    wait_until(true, true);
+                    wait_until(false, false);
+                    wait_until(true, true);
+                    Some(())
+                })
+            })
+        };
+        let start = Instant::now();
+        while tried().unwrap().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+        }
     }
 
     #[test]

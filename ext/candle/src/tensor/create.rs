@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
             return Err(self.invalid(format!("arrays are nested more than {DEEPEST} deep")));
         }
         self.expect_size(array.len(), depth)?;
-        // The array may shrink while `to_f` of an element runs, so each step asks anew.
+        // The array may shrink while `to_f` of an element runs, so each step asks again.
         for index in 0..array.len() {
             self.path.push(index);
             self.read(array.entry(index as isize)?, depth + 1)?;

@@ -22,7 +22,7 @@ use engine::{CancelToken, Device, Error, Result};
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
 use formats::image::{Image, CHANNELS};
-use formats::weights;
+use formats::weights::{self, WeightSource};
 
 const USAGE: &str = "usage: model_selftest --device cpu|cuda|cuda:1|metal FOLDER ...";
 
@@ -126,6 +126,8 @@ fn json(path: &Path) -> Result<serde_json::Value> {
 /// A checkpoint with token ids: those that its reference was made of, or some that every vocabulary has.
 struct Model {
     files: WeightFiles,
+    /// Without it weights are as their files have them.
+    config: Option<RawConfig>,
     blueprint: Known,
     sequences: Vec<Vec<u32>>,
 }
@@ -177,7 +179,10 @@ impl Model {
             let prompts = cases.iter().map(|case| case.get("prompt").cloned());
             Some(serde_json::Value::Array(prompts.collect::<Option<_>>()?))
         });
-        let sequences = prompts.or_else(|| record.get("sequences").cloned());
+        let only = |prompt: &serde_json::Value| vec![prompt.clone()].into();
+        let sequences = prompts
+            .or_else(|| record.get("sequences").cloned())
+            .or_else(|| record.get("prompt").map(only));
         let decodes = sequences.is_some();
         let ids = sequences.or_else(|| record.get("ids").cloned());
         let Some(sequences) = ids.and_then(|ids| serde_json::from_value(ids).ok()) else {
@@ -191,6 +196,7 @@ impl Model {
                 Known::Text(Box::new(Blueprint::from_config(&config)?))
             },
             sequences,
+            config: Some(config),
         }))
     }
 
@@ -208,6 +214,7 @@ impl Model {
         };
         Ok(Some(Self {
             files,
+            config: None,
             blueprint,
             sequences: [20, 3, 9].map(some_tokens).to_vec(),
         }))
@@ -217,14 +224,24 @@ impl Model {
         let whole = ModelFiles::open(&folder.to_string_lossy(), None, &CancelToken::new())?;
         Ok(Self {
             files,
+            config: None,
             blueprint: Known::Vlm(whole),
             sequences: vec![some_tokens(3), some_tokens(7)],
         })
     }
 
+    /// As a model reads them, those that another library quantized, too.
+    fn source(&self) -> Result<Arc<dyn WeightSource>> {
+        let source = weights::open(&self.files)?;
+        match &self.config {
+            Some(config) => weights::unpacked(source, config),
+            None => Ok(source),
+        }
+    }
+
     /// Whether its weights are blocks.
     fn is_quantized(&self) -> Result<bool> {
-        let source = weights::open(&self.files)?;
+        let source = self.source()?;
         let mut quantized = false;
         for name in source.names() {
             quantized |= source.quantized(&name)?.is_some();
@@ -245,7 +262,7 @@ impl Model {
         blueprint: &Blueprint,
         placement: (&candle_core::Device, DType),
     ) -> Result<Vec<f32>> {
-        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
+        let (source, cancel) = (self.source()?, CancelToken::new());
         let model = TextModel::load(blueprint, source.as_ref(), placement, false, &cancel)?;
         let mut packed = PackedSequences::new();
         for ids in &self.sequences {
@@ -265,7 +282,7 @@ impl Model {
         texts: &PackedSequences,
         placement: (&candle_core::Device, DType),
     ) -> Result<Vec<f32>> {
-        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
+        let (source, cancel) = (self.source()?, CancelToken::new());
         let model = Seq2Seq::load(blueprint, source.as_ref(), placement, &cancel)?;
         let memory = model.read(texts, &cancel)?;
         let (mut cache, mut all) = (Cache::default(), Vec::new());
@@ -307,7 +324,7 @@ impl Model {
         blueprint: &decoder::Blueprint,
         (device, dtype): (&candle_core::Device, DType),
     ) -> Result<Vec<f32>> {
-        let (source, cancel) = (weights::open(&self.files)?, CancelToken::new());
+        let (source, cancel) = (self.source()?, CancelToken::new());
         let decoder = Decoder::load(blueprint, source.as_ref(), device, dtype, &cancel)?;
         let mut all = Vec::new();
         for ids in &self.sequences {

@@ -1,4 +1,4 @@
-//! What a model says of the next token, as far as whoever chooses it has to know.
+//! What a model says of the next token, as far as a sampler has to know.
 
 use crate::Result;
 use candle_core::Tensor;
@@ -7,7 +7,7 @@ use candle_core::Tensor;
 pub enum Scores {
     /// A logit for every token.
     All(Vec<f32>),
-    /// The largest finite logits and their tokens, in the order of tokens: at least as many as whoever chooses
+    /// The largest finite logits and their tokens, in the order of tokens: at least as many as a sampler
     /// `needs`, where there are so many.
     Largest(Vec<(u32, f32)>),
 }

@@ -435,6 +435,7 @@ pub fn activation(name: &str, file: &Path) -> Result<Activation> {
         "quick_gelu" => Ok(Activation::QuickGelu),
         "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
         "relu" => Ok(Activation::Relu),
+        "relu6" => Ok(Activation::Relu6),
         "relu2" | "relu_squared" => Ok(Activation::ReluSquared),
         "tanh" => Ok(Activation::Tanh),
         "sigmoid" => Ok(Activation::Sigmoid),
@@ -442,7 +443,7 @@ pub fn activation(name: &str, file: &Path) -> Result<Activation> {
         _ => Err(Error::unsupported(
             file,
             format_args!(
-                "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, relu2, tanh, sigmoid"
+                "the activation {name:?} is not one of gelu, gelu_new, quick_gelu, silu, relu, relu2, relu6, tanh, sigmoid"
             ),
         )),
     }

@@ -413,8 +413,11 @@ impl<'a> Parameters<'a> {
             _ => return Err(self.misshapen(&name, &shape, &[width])),
         }
         match self.blocks(place, &shape)? {
-            Some(blocks) => Embedding::quantized(blocks, self.device, self.dtype),
-            None => self.read(&name).map(Embedding::Dense),
+            // GPUs look rows up as they lie.
+            Some(blocks) if self.device.is_cpu() || blocks.order.is_none() => {
+                Embedding::quantized(blocks, self.device, self.dtype)
+            }
+            _ => self.read(&name).map(Embedding::Dense),
         }
     }
 
@@ -429,12 +432,7 @@ impl<'a> Parameters<'a> {
             return Ok(None);
         }
         let name = self.weight_name(place)?;
-        let found = if Linear::keeps_groups(self.device) {
-            self.source.quantized(&name)?
-        } else {
-            self.source.file_blocks(&name)?
-        };
-        match found {
+        match self.source.quantized(&name)? {
             Some(blocks) if blocks.shape != shape => {
                 Err(self.misshapen(&name, &blocks.shape, shape))
             }

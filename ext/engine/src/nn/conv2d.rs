@@ -8,7 +8,8 @@ use super::inventory::Inventory;
 use super::joined::joined;
 use super::linear::{Epilogue, Linear};
 use crate::{Error, Result};
-use kernels::cpu::windows::{unfold, weigh_channels};
+use kernels::cpu::depthwise::weigh_channels;
+use kernels::cpu::windows::unfold;
 use kernels::Activation;
 
 /// Windows of at most so many elements are laid out at once: on the CPU those that stay in a core's cache until they are
@@ -134,13 +135,7 @@ impl Conv2d {
         }
         let rows = match &self.weight {
             Weight::Groups(groups) => self.products(map, groups, size.0 * size.1)?,
-            Weight::Channels(taps, bias) => {
-                let sum = self.sums(map, taps, bias.as_ref(), size.0 * size.1)?;
-                match self.activation {
-                    Some(activation) => kernels::activate(&sum, activation)?,
-                    None => sum,
-                }
-            }
+            Weight::Channels(taps, bias) => self.sums(map, taps, bias.as_ref(), size.0 * size.1)?,
         };
         FeatureMap::new(rows, size)
     }
@@ -226,7 +221,9 @@ impl Conv2d {
         bias: Option<&Tensor>,
         count: usize,
     ) -> Result<Tensor> {
-        if let Some(sums) = weigh_channels(&map.rows, &self.window.over(map), taps, bias)? {
+        let windows = self.window.over(map);
+        let activation = self.activation.unwrap_or(Activation::Identity);
+        if let Some(sums) = weigh_channels(&map.rows, &windows, taps, bias, activation)? {
             return Ok(sums);
         }
         let outside = (map.height * map.width) as u32;
@@ -243,8 +240,12 @@ impl Conv2d {
             });
         }
         let sum = sum.ok_or_else(|| Error::Internal("a convolution without a kernel".into()))?;
-        match bias {
-            Some(bias) => elementwise::add(&sum, bias),
+        let sum = match bias {
+            Some(bias) => elementwise::add(&sum, bias)?,
+            None => sum,
+        };
+        match self.activation {
+            Some(activation) => Ok(kernels::activate(&sum, activation)?),
             None => Ok(sum),
         }
     }

@@ -6,7 +6,7 @@ use super::elementwise;
 use super::joined::joined;
 use crate::{Error, Result};
 use formats::image::{View, CHANNELS};
-use kernels::cpu::maps::{activated_sum, mixed_rows, Corners};
+use kernels::cpu::maps::{activated_sum, interleaved, mixed_rows, Corners};
 use kernels::cpu::windows::{largest_of_windows, Windows};
 
 #[derive(Clone, Debug)]
@@ -153,8 +153,8 @@ impl FeatureMap {
     /// The red, green and blue of a picture.
     pub fn of_view(view: &View, (device, dtype): (&Device, DType)) -> Result<Self> {
         let places = view.width * view.height;
-        let planes = Tensor::from_slice(&view.values, (CHANNELS, places), &Device::Cpu)?;
-        let rows = planes.t()?.contiguous()?.to_device(device)?;
+        let rows = interleaved(&view.values, CHANNELS);
+        let rows = Tensor::from_vec(rows, (places, CHANNELS), &Device::Cpu)?.to_device(device)?;
         Self::new(rows.to_dtype(dtype)?, (view.height, view.width))
     }
 

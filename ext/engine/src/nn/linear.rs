@@ -80,7 +80,7 @@ impl Linear {
     }
 
     /// A layer on a weight that stays in use elsewhere, such as a tied embedding: it is not laid
-    /// out anew, which would keep it in memory twice.
+    /// out again, which would keep it in memory twice.
     pub fn shared(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let mut layer = Self::plain(weight.clone(), bias)?;
         if let Some(shared) = PackedWeight::shared(&weight, layer.bias.as_ref())? {
@@ -117,11 +117,6 @@ impl Linear {
     /// Whether inputs are rounded to integers where a quantized weight stays as it is.
     pub fn rounds_inputs(device: &Device, dtype: DType) -> bool {
         device.is_cpu() && dtype == DType::F32
-    }
-
-    /// Whether groups with scales of f32, which no GGUF file has, have kernels on this device.
-    pub fn keeps_groups(device: &Device) -> bool {
-        device.is_cpu()
     }
 
     /// A layer whose weight stays quantized, where `keeps_blocks` allows it.
@@ -305,7 +300,12 @@ impl Linear {
         }
         let matrices = experts.iter().zip(&plain).map(|(layers, plain)| {
             let blocks = block_factors(layers);
-            let blocks = blocks.map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
+            // Each order of columns asks for inputs of its own.
+            let plain_order =
+                |all: &Vec<BlockFactor<'_>>| !all.iter().any(|one| one.blocks.is_ordered());
+            let blocks = blocks
+                .filter(plain_order)
+                .map(|all| all.into_iter().map(ExpertMatrix::Blocks).collect());
             blocks.or_else(|| {
                 let pairs = plain.as_ref()?.iter().zip(*layers);
                 let matrices = pairs.map(|pair| ExpertMatrix::Numbers(matrix_of(pair)));

@@ -3,7 +3,7 @@
 
 use crate::nn::PackedSequences;
 use crate::{CancelToken, Device, Error, Result};
-use base::runtime::threads;
+use base::runtime::{memory, threads};
 use formats::text::tokenizer::{
     Detail, Encoding, Input, Tokenizer, Truncation, TruncationStrategy,
 };
@@ -170,6 +170,34 @@ pub fn budget(asked: Option<usize>, device: Device) -> Result<usize> {
 /// A batch that one thread of the CPU runs by itself holds this many tokens: enough to read every
 /// weight seldom, and few enough for the second-level cache.
 const ALONE_TOKENS: std::ops::RangeInclusive<usize> = 256..=1024;
+
+/// What `forward` makes of all texts, a batch at a time: a row of `width` numbers for each, in their order.
+pub fn rows(
+    tokens: &[Tokens],
+    width: usize,
+    device: Device,
+    cancel: &CancelToken,
+    forward: impl Fn(&PackedSequences) -> Result<Vec<f32>> + Sync,
+) -> Result<Vec<f32>> {
+    memory::ensure_elements(
+        &[tokens.len(), width],
+        size_of::<f32>(),
+        format_args!("{} vectors", tokens.len()),
+    )?;
+    let mut values = vec![0f32; tokens.len() * width];
+    let forward = |batch: &[usize]| -> Result<Vec<f32>> {
+        let sequences = pack(tokens, batch)?;
+        // In the pool: a thread of Ruby's has little room for what it calls.
+        device.compute(|| forward(&sequences))?
+    };
+    let take = |batch: &[usize], rows: Vec<f32>| {
+        for (row, &index) in rows.chunks_exact(width).zip(batch) {
+            values[index * width..][..width].copy_from_slice(row);
+        }
+    };
+    run(tokens, None, device, cancel, forward, take)?;
+    Ok(values)
+}
 
 /// Runs `forward` on batches of texts and hands each result to `take`, with the indexes of its texts.
 ///

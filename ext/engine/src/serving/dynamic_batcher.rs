@@ -269,7 +269,7 @@ impl<R: Send, F: FnOnce(&Tensor) -> Result<R> + Send> Leader for Call<'_, R, F> 
         }
         self.led.store(true, Ordering::Relaxed);
         let device = self.inputs.device;
-        threads::install(|| device.keeping_awake(|| self.compute_batch(own)))??;
+        device.compute(|| self.compute_batch(own))??;
         Ok(true)
     }
 

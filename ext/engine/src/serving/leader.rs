@@ -196,7 +196,7 @@ pub(crate) trait Leader: Sized {
 
     fn table(&self) -> &Table<Self::State>;
 
-    /// Whoever leads has it.
+    /// The leader has it.
     fn shared(&self) -> MutexGuard<'_, Self::Shared>;
 
     /// Computes what can be computed now for all, in one step, and hands it on; whether there was
@@ -257,7 +257,7 @@ pub(crate) trait Leader: Sized {
         self.give_back_soon(inner);
     }
 
-    /// Whoever leads gives back what is to be given back; where nobody does, this thread, which then has
+    /// The leader gives back what is to be given back; where nobody does, this thread, which then has
     /// what is shared for a moment only.
     fn give_back_soon(&self, mut inner: MutexGuard<'_, Inner<Self::State>>) {
         if !inner.led {

@@ -8,7 +8,7 @@ use crate::models::parts::{Names, Part};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::nn::{Linear, Norm};
 use crate::{CancelToken, Device, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::audio::Extractor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -109,15 +109,15 @@ impl Listener {
                     audio.duration()
                 )));
             }
-            let row = threads::install(|| {
-                self.device.keeping_awake(|| {
+            let row = self
+                .device
+                .compute(|| {
                     let input = [(features.values.as_slice(), features.bins)];
                     let (states, _) = self.model.encode_shared(&input, shares, cancel)?;
                     let row = read(&states)?.to_dtype(DType::F32)?;
                     Ok::<Vec<f32>, Error>(row.flatten_all()?.to_vec1()?)
                 })
-            })
-            .and_then(|row| row)?;
+                .and_then(|row| row)?;
             rows.extend(row);
         }
         Ok(rows)

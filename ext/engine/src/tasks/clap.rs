@@ -6,10 +6,10 @@ use serde_json::json;
 use crate::models::encoder::{self, Encoder};
 use crate::models::htsat::{Htsat, HtsatConfig};
 use crate::models::modules::Modules;
-use crate::nn::{pooling, Epilogue, Inventory, Linear};
+use crate::nn::{pooling, Epilogue, Inventory, Linear, PackedSequences};
 use crate::serving::batching::{self, Excess};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::audio::ClapExtractor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -176,13 +176,11 @@ impl ClapModel {
                 return Err(Error::InvalidInput("an audio has no samples".to_owned()));
             }
             let spectrograms = self.extractor.extract(audio.samples(), cancel)?;
-            let row = threads::install(|| {
-                self.info.device.keeping_awake(|| {
-                    let pooled = self.tower.forward(&spectrograms, cancel)?;
-                    finish(self.audio_space.forward(&pooled)?, normalize)
-                })
-            })
-            .and_then(|row| row)?;
+            let row = self.info.device.compute(|| {
+                let pooled = self.tower.forward(&spectrograms, cancel)?;
+                finish(self.audio_space.forward(&pooled)?, normalize)
+            });
+            let row = row.and_then(|row| row)?;
             values.extend(row);
         }
         self.embeddings(values, sounds.len())
@@ -195,39 +193,26 @@ impl ClapModel {
         normalize: bool,
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        memory::ensure_elements(
-            &[texts.len(), self.dimension],
-            size_of::<f32>(),
-            format_args!("{} vectors", texts.len()),
-        )?;
-        let mut values = vec![0f32; texts.len() * self.dimension];
         let inputs: Vec<Input<'_>> = texts
             .iter()
             .map(|text| Input::Single(text.as_ref()))
             .collect();
         let length = self.max_length;
         let tokens = batching::tokenize(&self.tokenizer, &inputs, length, Excess::Cut, cancel)?;
-        let forward = |batch: &[usize]| -> Result<Vec<f32>> {
-            let sequences = batching::pack(&tokens, batch)?;
-            threads::install(|| {
-                let states = self.text.forward(&sequences, cancel)?;
-                let firsts = sequences.ranges().map(|range| Some(range.start));
-                let firsts = pooling::pick(&states, &firsts.collect::<Vec<_>>())?;
-                let firsts = firsts.to_dtype(self.pooler.dtype())?;
-                let tanh = Epilogue {
-                    activation: Some(Activation::Tanh),
-                    ..Epilogue::default()
-                };
-                let pooled = self.pooler.forward_with(&firsts, &tanh)?;
-                finish(self.text_space.forward(&pooled)?, normalize)
-            })?
+        let forward = |sequences: &PackedSequences| {
+            let states = self.text.forward(sequences, cancel)?;
+            let firsts = sequences.ranges().map(|range| Some(range.start));
+            let firsts = pooling::pick(&states, &firsts.collect::<Vec<_>>())?;
+            let firsts = firsts.to_dtype(self.pooler.dtype())?;
+            let tanh = Epilogue {
+                activation: Some(Activation::Tanh),
+                ..Epilogue::default()
+            };
+            let pooled = self.pooler.forward_with(&firsts, &tanh)?;
+            finish(self.text_space.forward(&pooled)?, normalize)
         };
-        let take = |batch: &[usize], rows: Vec<f32>| {
-            for (row, &index) in rows.chunks_exact(self.dimension).zip(batch) {
-                values[index * self.dimension..][..self.dimension].copy_from_slice(row);
-            }
-        };
-        batching::run(&tokens, None, self.info.device, cancel, forward, take)?;
+        let (width, device) = (self.dimension, self.info.device);
+        let values = batching::rows(&tokens, width, device, cancel, forward)?;
         self.embeddings(values, texts.len())
     }
 

@@ -8,7 +8,6 @@ use crate::models::parameters::Parameters;
 use crate::models::parts::Part;
 use crate::nn::{pooling, Inventory, Linear, PackedSequences};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::text::tokenizer::{Input, Tokenizer};
@@ -140,12 +139,6 @@ impl ClipModel {
         texts: &[T],
         cancel: &CancelToken,
     ) -> Result<Embeddings> {
-        memory::ensure_elements(
-            &[texts.len(), self.dimension],
-            size_of::<f32>(),
-            format_args!("{} vectors", texts.len()),
-        )?;
-        let mut values = vec![0f32; texts.len() * self.dimension];
         let inputs: Vec<Input<'_>> = texts
             .iter()
             .map(|text| Input::Single(text.as_ref()))
@@ -158,21 +151,13 @@ impl ClipModel {
                 type_ids.resize(length, 0);
             }
         }
-        let forward = |batch: &[usize]| -> Result<Vec<f32>> {
-            let sequences = batching::pack(&tokens, batch)?;
-            // In the pool: a thread of Ruby's has little room for what it calls.
-            threads::install(|| {
-                let states = self.text.forward(&sequences, cancel)?;
-                let pooled = pooling::pick(&states, &self.ends(&sequences))?;
-                self.finish(pooled, self.text_space.as_ref())
-            })?
+        let forward = |sequences: &PackedSequences| {
+            let states = self.text.forward(sequences, cancel)?;
+            let pooled = pooling::pick(&states, &self.ends(sequences))?;
+            self.finish(pooled, self.text_space.as_ref())
         };
-        let take = |batch: &[usize], rows: Vec<f32>| {
-            for (row, &index) in rows.chunks_exact(self.dimension).zip(batch) {
-                values[index * self.dimension..][..self.dimension].copy_from_slice(row);
-            }
-        };
-        batching::run(&tokens, None, self.info.device, cancel, forward, take)?;
+        let (width, device) = (self.dimension, self.info.device);
+        let values = batching::rows(&tokens, width, device, cancel, forward)?;
         self.embeddings(values, texts.len())
     }
 

@@ -6,7 +6,7 @@ use crate::models::depth::DepthNetwork;
 use crate::models::vision::positions::cubic;
 use crate::nn::feature_map::FeatureMap;
 use crate::{CancelToken, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor, CHANNELS};
 
@@ -79,19 +79,13 @@ impl DepthModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Depths>> {
-        let single = pictures.len() == 1 && first == 0;
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            let found = self.one(picture, cancel);
-            found.map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        vision::each(pictures, first, cancel, |picture| self.one(picture, cancel))
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Depths> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let map = self.network.forward(&view, cancel)?;
             let values: Vec<f32> = map.rows.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
             self.info.check_numbers(&values)?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::models::detection::{Detector, Predictions, Scoring, GROUNDED_TYPES, OPEN_TYPES};
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::image::{Image, Processor};
 
@@ -144,16 +143,10 @@ impl DetectModel {
             return Err(Error::InvalidInput(reason.into()));
         }
         let named = self.named(labels, cancel)?;
-        let single = pictures.len() == 1 && first == 0;
-        let mut found = Vec::with_capacity(pictures.len());
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let predicted = self.predict_of(picture, &named, cancel);
-            let (image, predictions) =
-                predicted.map_err(|error| vision::named(error, first + index, single))?;
-            found.push(self.things(&predictions, &named, &image, threshold));
-        }
-        Ok(found)
+        vision::each(pictures, first, cancel, |picture| {
+            let (image, predictions) = self.predict_of(picture, &named, cancel)?;
+            Ok(self.things(&predictions, &named, &image, threshold))
+        })
     }
 
     /// What the model says of a picture, before anything is chosen.
@@ -191,7 +184,7 @@ impl DetectModel {
     ) -> Result<(Arc<Image>, Predictions)> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        let predictions = threads::install(|| match (&self.finder, named) {
+        let predictions = self.info.device.compute(|| match (&self.finder, named) {
             (Finder::Closed(detector), _) => detector.forward(&view, cancel),
             (Finder::Open(detector, _), Named::Rows(rows)) => detector.forward(&view, rows, cancel),
             (Finder::Grounded(detector), Named::Phrases(phrases)) => {

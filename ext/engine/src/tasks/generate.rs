@@ -171,6 +171,8 @@ impl LanguageModel {
         let tokenizer = tokenizer.with_padding(None).with_truncation(None);
         let end_ids = end_ids(files, checkpoint.config.as_ref(), &tokenizer, cancel)?;
         memory::trim();
+        // The self-check expands weights of its own.
+        let expanded = checkpoint.source.expanded();
         if options.verifies() {
             decoder.verify(checkpoint.source.as_ref(), &blueprint.names, cancel)?;
         }
@@ -184,8 +186,7 @@ impl LanguageModel {
             adapters.add(adapters.read(&decoder, adapter, cancel)?)?;
         }
         info.inventory = decoder.inventory()?;
-        info.inventory
-            .add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
+        info.inventory.add_expanded(&expanded, checkpoint.dtype);
         let decoder = Arc::new(decoder);
         let stats = Arc::new(Stats::new(Served::Decoder));
         let cache = placing.cache(decoder.stages(), limit);

@@ -9,8 +9,7 @@ use crate::models::parts::Part;
 use crate::models::towers::{self, Tower};
 use crate::models::vision::{Blueprint, Seen};
 use crate::nn::{elementwise, FeatureMap, Inventory, Linear};
-use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
+use crate::{CancelToken, Device, Error, Result};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::Processor;
@@ -38,6 +37,7 @@ struct Convolutions {
     network: Network,
     processor: Processor,
     place: (candle_core::Device, DType),
+    device: Device,
 }
 
 #[allow(clippy::large_enum_variant, reason = "one per model")]
@@ -279,6 +279,7 @@ impl Convolutions {
             network,
             processor: vision::processor(files, None, cancel)?,
             place: (checkpoint.opened.clone(), checkpoint.dtype),
+            device: checkpoint.device,
         })
     }
 
@@ -324,20 +325,16 @@ impl Convolutions {
         cancel: &CancelToken,
         finish: impl Fn(Tensor) -> Result<Tensor> + Sync,
     ) -> Result<Vec<f32>> {
-        let single = pictures.len() == 1 && first == 0;
-        let mut rows = Vec::new();
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let row = threads::install(|| -> Result<Vec<f32>> {
+        let rows = vision::each(pictures, first, cancel, |picture| {
+            self.device.compute(|| -> Result<Vec<f32>> {
                 let picture = picture.decode()?;
                 let view = self.processor.process(&picture, cancel)?;
                 let image = FeatureMap::of_view(&view, (&self.place.0, self.place.1))?;
                 let row = finish(self.read(&image, reads, cancel)?)?;
                 Ok(row.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
-            })?;
-            rows.extend(row.map_err(|error| vision::named(error, first + index, single))?);
-        }
-        Ok(rows)
+            })?
+        })?;
+        Ok(rows.concat())
     }
 }
 

@@ -438,6 +438,8 @@ impl LoadedModel {
             |cancel| checkpoint.tokenizer(files, options, cancel),
         )?;
         let tokenizer = tokenizer.with_padding(None).with_truncation(None);
+        // The self-check expands weights of its own.
+        let expanded = checkpoint.source.expanded();
         if options.verifies() {
             body.verify(&blueprint, checkpoint.source.as_ref(), cancel)?;
         }
@@ -448,7 +450,7 @@ impl LoadedModel {
             body.max_positions(),
         ])?;
         let mut inventory = body.inventory()?;
-        inventory.add_expanded(&checkpoint.source.expanded(), checkpoint.dtype);
+        inventory.add_expanded(&expanded, checkpoint.dtype);
         let info = ModelInfo {
             architecture: checkpoint.architecture()?,
             family: body.family().to_owned(),

@@ -4,7 +4,6 @@ use crate::generation::{FinishReason, Search, SearchSettings};
 use crate::models::image_to_text::ImageToText;
 use crate::models::seq2seq::{Cache, Memory, Rows};
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::Processor;
@@ -128,16 +127,13 @@ impl ReadModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Reading>> {
-        let single = pictures.len() == 1 && first == 0;
         let prompt = self.prompt(prompt, cancel)?;
         let settings = self.limited(settings, &prompt)?;
-        let mut memories = Vec::with_capacity(pictures.len());
-        for (index, picture) in pictures.iter().enumerate() {
-            cancel.check()?;
-            let read = self.memory(picture, &prompt, cancel);
-            memories.push(read.map_err(|error| vision::named(error, first + index, single))?);
-        }
-        threads::install(|| self.write(memories, &prompt.start, &settings, cancel))?
+        let memory = |picture: &Picture| self.memory(picture, &prompt, cancel);
+        let memories = vision::each(pictures, first, cancel, memory)?;
+        self.info
+            .device
+            .compute(|| self.write(memories, &prompt.start, &settings, cancel))?
     }
 
     /// The logits of the first token.
@@ -150,7 +146,7 @@ impl ReadModel {
         let prompt = self.prompt(prompt, cancel)?;
         let (memory, _) = self.memory(picture, &prompt, cancel)?;
         let last = prompt.start.len().saturating_sub(1) as u32;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let decoder = self.model.decoder();
             let (logits, _) = decoder.begin(&prompt.start, &memory, &[last], cancel)?;
             Ok(logits.flatten_all()?.to_vec1()?)
@@ -165,7 +161,10 @@ impl ReadModel {
     ) -> Result<(Memory, (usize, usize))> {
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        let memory = threads::install(|| self.model.read(&view, &prompt.behind, cancel))??;
+        let memory = self
+            .info
+            .device
+            .compute(|| self.model.read(&view, &prompt.behind, cancel))??;
         Ok((memory, (image.width(), image.height())))
     }
 

@@ -8,7 +8,7 @@ use crate::models::prompted::{self, Prompt, Sam};
 use crate::models::segmentation::Segmenter;
 use crate::nn::feature_map::{between, FeatureMap};
 use crate::{CancelToken, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use candle_core::DType;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -127,21 +127,15 @@ impl SegmentModel {
             let reason = "this segmenter does not tell things of one label apart";
             return Err(Error::InvalidInput(reason.into()));
         };
-        let single = pictures.len() == 1 && first == 0;
-        let one = |picture: &Picture| {
+        vision::each(pictures, first, cancel, |picture| {
             let image = picture.decode()?;
             let view = self.processor.process(&image, cancel)?;
-            threads::install(|| {
+            self.info.device.compute(|| {
                 let found = self.found(model, &view, cancel)?;
                 let size = (image.width(), image.height());
                 masked_parts::parts(&found, kind, threshold, size, cancel)
             })?
-        };
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            one(picture).map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        })
     }
 
     fn found(&self, model: &Mask2Former, view: &View, cancel: &CancelToken) -> Result<Found> {
@@ -174,7 +168,7 @@ impl SegmentModel {
         let (resized, whole) = self.processor.sizes(width, height);
         let wider = (resized.0 as f64 / width as f64) as f32;
         let higher = (resized.1 as f64 / height as f64) as f32;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let encoded = sam.encode(&view, cancel)?;
             let mut all = Vec::with_capacity(prompts.len());
             for prompt in prompts {
@@ -253,13 +247,7 @@ impl SegmentModel {
         first: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<Segmentation>> {
-        let single = pictures.len() == 1 && first == 0;
-        let each = pictures.iter().enumerate().map(|(index, picture)| {
-            cancel.check()?;
-            let found = self.one(picture, cancel);
-            found.map_err(|error| vision::named(error, first + index, single))
-        });
-        each.collect()
+        vision::each(pictures, first, cancel, |picture| self.one(picture, cancel))
     }
 
     fn one(&self, picture: &Picture, cancel: &CancelToken) -> Result<Segmentation> {
@@ -269,7 +257,7 @@ impl SegmentModel {
         }
         let image = picture.decode()?;
         let view = self.processor.process(&image, cancel)?;
-        threads::install(|| {
+        self.info.device.compute(|| {
             let scores = match &self.finder {
                 Finder::Labels(segmenter) => segmenter.forward(&view, cancel)?,
                 Finder::Masks(model) => masked_parts::labels(&self.found(model, &view, cancel)?)?,

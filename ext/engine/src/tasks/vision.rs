@@ -103,7 +103,7 @@ impl VisionTower {
         for batch in self.batches(&views) {
             cancel.check()?;
             let batch = &views[batch];
-            let found = threads::install(|| -> Result<Vec<f32>> {
+            let found = self.device.compute(|| -> Result<Vec<f32>> {
                 let seen = self.tower.forward(batch, layers, cancel)?;
                 let found = forward(&seen)?.to_dtype(candle_core::DType::F32)?;
                 Ok(found.flatten_all()?.to_vec1()?)
@@ -145,7 +145,7 @@ impl VisionTower {
         read: impl FnOnce(&[Tensor], &[(usize, usize)]) -> Result<T> + Send,
     ) -> Result<T> {
         let grids: Vec<_> = views.iter().map(|view| self.tower.grid(view)).collect();
-        threads::install(|| {
+        self.device.compute(|| {
             let mut states = Vec::with_capacity(grids.len());
             for batch in self.batches(views) {
                 cancel.check()?;
@@ -192,6 +192,21 @@ pub(super) fn of_pair(raw: &RawConfig) -> Result<Option<RawConfig>> {
     let nested = nested.map_or_else(|| RawConfig::parse(raw.file(), "{}"), Ok)?;
     let kind = json!({"model_type": format!("{own}_vision_model")});
     Ok(Some(nested.with_defaults(kind)))
+}
+
+/// What `one` makes of each picture, in their order. `first` is what errors call the first one.
+pub(super) fn each<T>(
+    pictures: &[Picture],
+    first: usize,
+    cancel: &CancelToken,
+    one: impl Fn(&Picture) -> Result<T>,
+) -> Result<Vec<T>> {
+    let single = pictures.len() == 1 && first == 0;
+    let found = pictures.iter().enumerate().map(|(index, picture)| {
+        cancel.check()?;
+        one(picture).map_err(|error| named(error, first + index, single))
+    });
+    found.collect()
 }
 
 /// An error that says which of several pictures is to blame.

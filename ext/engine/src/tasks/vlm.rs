@@ -17,7 +17,7 @@ use crate::models::vision::own::Own;
 use crate::models::vision::vlm::{Pattern, Spelling, Token, VlmConfig};
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
+use base::runtime::device::Device;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::{Image, Processor};
@@ -38,6 +38,7 @@ const KEPT_BYTES: usize = 256 << 20;
 /// The image encoder of a language model: a vision tower and the connector into the decoder.
 pub struct ImageEncoder {
     tower: ImageTower,
+    device: Device,
     videos: Option<Videos>,
     config: VlmConfig,
     /// The text of the marker, and of what a template writes for an image.
@@ -186,6 +187,7 @@ impl ImageEncoder {
         };
         Ok(Self {
             tower,
+            device: checkpoint.device,
             videos,
             config,
             marker,
@@ -297,7 +299,9 @@ impl ImageEncoder {
             )?,
             ImageTower::Own(processor, own) => {
                 let views = processor.views(image.0, cancel)?;
-                let rows = threads::install(|| own.forward(&views.views, cancel))??;
+                let rows = self
+                    .device
+                    .compute(|| own.forward(&views.views, cancel))??;
                 (rows, views.tiles)
             }
         };

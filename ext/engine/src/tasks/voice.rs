@@ -4,7 +4,6 @@ use candle_core::{DType, Tensor};
 
 use crate::nn::{Epilogue, Inventory, Linear};
 use crate::{CancelToken, Device, Error, Result};
-use base::runtime::threads;
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::weights::{self, WeightSource};
 use kernels::Activation;
@@ -155,11 +154,11 @@ impl VoiceModel {
         for first in (0..count).step_by(STEPS) {
             cancel.check()?;
             let steps = first..(first + STEPS).min(count);
-            let gates = threads::install(|| {
-                let gates = self.device.keeping_awake(|| self.gates(samples, steps));
-                Ok::<_, Error>(gates?.to_vec2::<f32>()?)
-            })
-            .and_then(|gates| gates)?;
+            let gates = self.device.compute(|| {
+                let gates = self.gates(samples, steps)?;
+                Ok::<_, Error>(gates.to_vec2::<f32>()?)
+            });
+            let gates = gates.and_then(|gates| gates)?;
             found.extend(gates.iter().map(|gates| self.next(gates, &mut state)));
         }
         self.info.check_numbers(&found)?;

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub struct FixedConfig {
     /// Of the vectors of tokens.
     pub dimension: usize,
-    /// How often the space is cut anew.
+    /// How often the space is cut again.
     pub repetitions: usize,
     /// Hyperplanes of each; there are 2 to the power of it parts.
     pub bits: usize,

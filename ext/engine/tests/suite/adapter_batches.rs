@@ -13,10 +13,11 @@ use formats::files::model_files::ModelFiles;
 use kernels::paged::KvType;
 
 use super::adapter_modules::{linears, read_adapter, seeded_adapter, widest, LinearLayer};
-use super::decoder::{read_checkpoint, tiny};
+use super::decoder::read_checkpoint;
 use super::scheduling::{counted, distribution, load_with, prompt, tokens};
 use super::seeded_weights::{checkpoint, names};
 use super::state_adapters::adapted;
+use super::tiny_folder::tiny;
 use super::weight_files::Folder;
 
 /// Families of every kind of product, in the type that rounds after each of them.

@@ -9,7 +9,8 @@ use engine::tasks::{AdapterFiles, Generation, LanguageModel, LoadOptions, Reques
 use engine::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 
-use super::decoder::{folders, tiny, worst, Expectations};
+use super::decoder::{folders, worst, Expectations};
+use super::tiny_folder::tiny;
 
 const TOLERANCE: f32 = 1e-4;
 

@@ -5,7 +5,8 @@ use engine::tasks::{Answer, AnswerModel, AnswerOptions, LoadOptions};
 use engine::{CancelToken, Error};
 use serde_json::Value;
 
-use super::encoder::{files, tiny};
+use super::encoder::files;
+use super::tiny_folder::tiny;
 
 const TOLERANCE: f64 = 1e-5;
 

@@ -11,6 +11,8 @@ use formats::files::model_files::WeightFiles;
 use formats::files::raw_config::RawConfig;
 use formats::weights::{self, WeightSource};
 
+use super::tiny_folder::tiny;
+
 const LOGPROB_TOLERANCE: f32 = 1e-3;
 
 /// What the reference says of a checkpoint.
@@ -23,12 +25,6 @@ pub struct Expectations {
 struct Fixture {
     decoder: Decoder,
     expectations: Expectations,
-}
-
-pub fn tiny(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../spec/fixtures/tiny")
-        .join(folder)
 }
 
 pub fn folders(kind: &str) -> Vec<PathBuf> {

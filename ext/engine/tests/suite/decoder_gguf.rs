@@ -8,7 +8,8 @@ use engine::CancelToken;
 use formats::files::model_files::ModelFiles;
 use formats::weights;
 
-use super::decoder::{folders, greedy, in_chunks, logprobs, numbers, tiny, worst, Expectations};
+use super::decoder::{folders, greedy, in_chunks, logprobs, numbers, worst, Expectations};
+use super::tiny_folder::tiny;
 
 /// The files hold the checkpoint's numbers exactly, so only the order of summation differs.
 const EXACT: f32 = 1e-4;

@@ -13,9 +13,10 @@ use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
 use formats::weights;
 
-use super::decoder::{folders, in_chunks, tiny};
+use super::decoder::{folders, in_chunks};
 use super::scheduling::{begin, load_with, prompt, tokens};
 use super::seeded_weights::{checkpoint, names};
+use super::tiny_folder::tiny;
 
 const LENGTH: usize = 20;
 

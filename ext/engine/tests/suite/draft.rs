@@ -9,10 +9,10 @@ use engine::tasks::{Extras, Generation, LanguageModel, LoadOptions, Request};
 use engine::{CancelToken, Error};
 use formats::text::tokenizer::Tokenizer;
 
-use super::decoder::tiny;
 use super::scheduling::{
     begin, counted, limited, load, load_with, prompt, roomy, roomy_with, tokens,
 };
+use super::tiny_folder::tiny;
 
 /// Greedy and sampled ones, with and without what else decides about tokens.
 fn configs(speculative: Speculative) -> Vec<GenerationConfig> {

@@ -14,8 +14,9 @@ use formats::weights::{self, WeightSource};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::decoder::{folders, tiny, Expectations};
+use super::decoder::{folders, Expectations};
 use super::encoder::{difference, embed, files, load, Expected};
+use super::tiny_folder::tiny;
 
 const TOLERANCE: f32 = 1e-4;
 const BATCH_TOLERANCE: f32 = 1e-5;

@@ -1,7 +1,5 @@
 //! Every encoder family against its reference, on the fixtures of `spec/fixtures/tiny`.
 
-use std::path::PathBuf;
-
 use base::runtime::threads;
 use candle_core::{DType, Tensor};
 use engine::nn::Pooling;
@@ -12,14 +10,10 @@ use engine::{CancelToken, Error};
 use formats::files::model_files::ModelFiles;
 use serde_json::Value;
 
+use super::tiny_folder::tiny;
+
 const TOLERANCE: f32 = 1e-4;
 const BATCH_TOLERANCE: f32 = 1e-5;
-
-pub fn tiny(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../spec/fixtures/tiny")
-        .join(name)
-}
 
 pub fn files(name: &str) -> ModelFiles {
     ModelFiles::open(tiny(name).to_str().unwrap(), None, &CancelToken::new()).unwrap()

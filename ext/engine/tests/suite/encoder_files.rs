@@ -10,7 +10,8 @@ use engine::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 use serde_json::{json, Value};
 
-use crate::encoder::{check_model, cosine, difference, embed, load, raw, tiny, Expected};
+use crate::encoder::{check_model, cosine, difference, embed, load, raw, Expected};
+use crate::tiny_folder::tiny;
 
 /// A copy of a fixture to be changed, gone at the end.
 struct Copy(PathBuf);

@@ -8,7 +8,8 @@ use engine::tasks::{
 use engine::{CancelToken, Error, Result};
 use serde_json::Value;
 
-use crate::encoder::{difference, embed, files, load, tiny, Expected};
+use crate::encoder::{difference, embed, files, load, Expected};
+use crate::tiny_folder::tiny;
 
 fn limited(max_length: usize) -> LoadOptions {
     LoadOptions {

@@ -13,7 +13,8 @@ use formats::weights;
 use serde_json::{json, Value};
 
 use crate::allocation::peak_during;
-use crate::weight_files::{tiny, Folder, Gguf};
+use crate::tiny_folder::tiny;
+use crate::weight_files::{Folder, Gguf};
 
 /// The folders of families, one per shape.
 const FOLDERS: [&str; 5] = ["encoder", "decoder", "vision", "vlm", "seq2seq"];

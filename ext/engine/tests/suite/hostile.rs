@@ -503,7 +503,7 @@ fn tokenizers_that_lie() {
         check(result, "tokenizer.json", &[]);
         assert!(peak < MOST_BYTES + 16 * text.len(), "{peak}");
     };
-    let sound = std::fs::read(files::tiny("bert/tokenizer.json")).unwrap();
+    let sound = std::fs::read(super::tiny_folder::tiny("bert/tokenizer.json")).unwrap();
     for length in [0, 1, 100, sound.len() / 2, sound.len() - 3] {
         refuse(&sound[..length]);
     }

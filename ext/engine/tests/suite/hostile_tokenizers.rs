@@ -7,7 +7,8 @@ use formats::text::tokenizer::{Detail, Tokenizer};
 use serde_json::{json, Value};
 
 use crate::allocation::peak_during;
-use crate::weight_files::{tiny, Folder};
+use crate::tiny_folder::tiny;
+use crate::weight_files::Folder;
 
 /// The tokenizer of a tiny model with other values in it.
 fn changed(changes: &[(&str, Value)]) -> Result<Tokenizer> {

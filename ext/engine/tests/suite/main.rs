@@ -54,6 +54,7 @@ mod sparse;
 mod speech;
 mod state_adapters;
 mod states;
+mod tiny_folder;
 mod tokenizer;
 mod vector_index;
 mod verification;

@@ -15,6 +15,8 @@ const LENGTH: usize = 4_000;
 fn endless(model: &Arc<LanguageModel>, seed: u32) -> Generation {
     let config = GenerationConfig {
         max_new_tokens: 5_000,
+        // The token that would end it.
+        logit_bias: vec![(1, -100.0)].into(),
         ..Default::default()
     };
     begin(model, &prompt(5, seed), &config)

@@ -199,7 +199,11 @@ fn weights_that_a_block_type_has_stay_quantized() {
             layer("self_attn.q_proj"),
             Some(BlockType::Fp8),
         ),
-        ("torchao_int4", layer("self_attn.q_proj"), None),
+        (
+            "torchao_int4",
+            layer("self_attn.q_proj"),
+            Some(BlockType::Int4Of32),
+        ),
         (
             "torchao_int4",
             layer("self_attn.k_proj"),
@@ -210,8 +214,11 @@ fn weights_that_a_block_type_has_stay_quantized() {
             "model.layers.0.block_sparse_moe.experts.gate_up_proj".to_owned(),
             Some(BlockType::Fp8),
         ),
-        // As e5m2.
-        ("fp8_stacks", layer("self_attn.q_proj"), None),
+        (
+            "fp8_stacks",
+            layer("self_attn.q_proj"),
+            Some(BlockType::E5m2),
+        ),
     ] {
         let source = open(&folder(name)).unwrap();
         let blocks = source.quantized(&tensor).unwrap();

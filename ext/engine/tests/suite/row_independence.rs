@@ -13,7 +13,8 @@ use formats::files::raw_config::RawConfig;
 use formats::weights;
 use kernels::{self, Activation, ClampedGlu, Isa, Pointwise, RopeKind, Xielu};
 
-use crate::decoder::{folders, tiny, Expectations};
+use crate::decoder::{folders, Expectations};
+use crate::tiny_folder::tiny;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 

@@ -13,7 +13,8 @@ use formats::files::raw_config::RawConfig;
 use formats::weights;
 use kernels::paged::KvType;
 
-use super::decoder::{folders, tiny};
+use super::decoder::folders;
+use super::tiny_folder::tiny;
 
 const LENGTH: usize = 90;
 

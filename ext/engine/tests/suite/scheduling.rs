@@ -13,7 +13,7 @@ use engine::CancelToken;
 use formats::files::model_files::ModelFiles;
 use kernels::paged::{KvType, PAGE};
 
-use super::decoder::tiny;
+use super::tiny_folder::tiny;
 
 pub fn load(folder: &Path) -> LanguageModel {
     load_with(folder, &Extras::default()).unwrap()

@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{json, Value};
 
 use super::decoder::{in_chunks, numbers};
-use super::encoder::{self, difference, tiny, Expected};
+use super::encoder::{self, difference, Expected};
+use super::tiny_folder::tiny;
 
 /// Of hidden states and of logits, both in f32: only the order of summation differs.
 const TOLERANCE: f32 = 1e-4;

@@ -1,5 +1,6 @@
 //! Weights as a function of tensor name and seed, as `spec/fixtures/make_seeded.py` describes them.
 
+use half::{bf16, f16};
 use serde_json::{json, Map, Value};
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,23 +21,43 @@ fn stream(name: &str, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The little-endian elements of a tensor.
+/// The little-endian elements of a tensor, which may be a part of a parameter that is known by another name.
 pub fn elements(name: &str, seed: u64, tensor: &Value) -> Vec<u8> {
+    if let Some(values) = tensor["values"].as_array() {
+        let values = values.iter().map(|value| value.as_f64().unwrap());
+        return stored(&values.collect::<Vec<_>>(), &tensor["dtype"]);
+    }
     let shape = tensor["shape"].as_array().unwrap();
     let sizes = shape.iter().map(|size| size.as_u64().unwrap() as usize);
-    let numbers = stream(name, seed).take(sizes.product());
+    let first = tensor["first"].as_u64().unwrap_or(0) as usize;
+    let numbers = stream(tensor["of"].as_str().unwrap_or(name), seed);
+    let numbers = numbers.skip(first).take(sizes.product());
     if tensor["dtype"] == "I64" {
         let below = tensor["below"].as_u64().unwrap();
         return numbers
             .flat_map(|number| ((number >> 11) % below).to_le_bytes())
             .collect();
     }
-    assert_eq!(tensor["dtype"], "F32", "{name}");
     let [center, spread] = ["center", "spread"].map(|key| tensor[key].as_f64().unwrap());
-    numbers
+    let values = numbers
         .map(|number| (number >> 40) as f64 / f64::from(1 << 24) - 0.5)
-        .flat_map(|uniform| ((center + spread * uniform) as f32).to_le_bytes())
-        .collect()
+        .map(|uniform| center + spread * uniform);
+    stored(&values.collect::<Vec<_>>(), &tensor["dtype"])
+}
+
+/// Numbers as a type of safetensors and GGUF files, rounded to f32 first.
+pub fn stored(values: &[f64], dtype: &Value) -> Vec<u8> {
+    let values = values.iter().map(|value| *value as f32);
+    match dtype.as_str().unwrap() {
+        "F32" => values.flat_map(f32::to_le_bytes).collect(),
+        "F16" => values
+            .flat_map(|value| f16::from_f32(value).to_le_bytes())
+            .collect(),
+        "BF16" => values
+            .flat_map(|value| bf16::from_f32(value).to_le_bytes())
+            .collect(),
+        other => panic!("{other} has no numbers here"),
+    }
 }
 
 /// The safetensors file of a fixture, with its tensors under other names.

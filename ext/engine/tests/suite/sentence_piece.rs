@@ -8,7 +8,8 @@ use formats::text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::allocation::peak_during;
-use crate::decoder::{numbers, tiny};
+use crate::decoder::numbers;
+use crate::tiny_folder::tiny;
 use crate::weight_files::Folder;
 
 const KINDS: [&str; 5] = ["t5", "pegasus", "marian", "m2m100", "nllb"];

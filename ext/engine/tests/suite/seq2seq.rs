@@ -14,7 +14,8 @@ use formats::files::raw_config::RawConfig;
 use formats::weights::{self, WeightSource};
 use serde_json::Value;
 
-use crate::decoder::{folders, numbers, tiny, worst};
+use crate::decoder::{folders, numbers, worst};
+use crate::tiny_folder::tiny;
 use crate::weight_files::Folder;
 
 const TOLERANCE: f32 = 1e-4;

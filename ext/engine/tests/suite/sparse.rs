@@ -7,7 +7,8 @@ use engine::tasks::{
 use engine::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 
-use crate::encoder::{difference, files, tiny, Expected};
+use crate::encoder::{difference, files, Expected};
+use crate::tiny_folder::tiny;
 use crate::weight_files::Folder;
 
 const TOLERANCE: f32 = 1e-4;

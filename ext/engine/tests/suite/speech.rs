@@ -12,7 +12,7 @@ use formats::files::raw_config::RawConfig;
 use formats::weights;
 use serde_json::Value;
 
-use super::weight_files::tiny;
+use super::tiny_folder::tiny;
 
 const TOLERANCE: f32 = 1e-4;
 

@@ -7,7 +7,8 @@ use engine::{CancelToken, Error};
 use formats::text::tokenizer::{Detail, Input, Tokenizer, Truncation};
 
 use crate::seeded_gguf::encoded;
-use crate::weight_files::{tiny, Folder, Gguf};
+use crate::tiny_folder::tiny;
+use crate::weight_files::{Folder, Gguf};
 
 const KINDS: [&str; 4] = ["wordpiece", "byte_level_bpe", "sentencepiece", "unigram"];
 

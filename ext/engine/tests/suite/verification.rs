@@ -18,7 +18,8 @@ use formats::files::model_files::WeightFiles;
 use formats::files::raw_config::RawConfig;
 use formats::weights::{self, Metadata, TensorInfo, WeightSource};
 
-use super::encoder::{files, tiny};
+use super::encoder::files;
+use super::tiny_folder::tiny;
 
 /// A device that computes wrongly, as a source whose tensors are not those of the file.
 struct Damaged {

@@ -40,13 +40,6 @@ pub fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A file of a tiny checkpoint.
-pub fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../spec/fixtures/tiny")
-        .join(name)
-}
-
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values
         .iter()

@@ -65,11 +65,6 @@ pub trait WeightSource: Send + Sync {
     /// The blocks of a quantized tensor as they lie in the file; `None` for dense tensors.
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>>;
 
-    /// The same where blocks are as GGUF files have them: GPUs have no kernels for others.
-    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        Ok(self.quantized(name)?.filter(QuantizedTensor::is_of_files))
-    }
-
     /// Whether blocks have the last two dimensions the other way round than the tensor.
     fn turned(&self, _name: &str) -> bool {
         false

@@ -49,10 +49,6 @@ impl WeightSource for Prefixed {
         self.source.quantized(&self.whole(name))
     }
 
-    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        self.source.file_blocks(&self.whole(name))
-    }
-
     fn turned(&self, name: &str) -> bool {
         self.source.turned(&self.whole(name))
     }

@@ -19,6 +19,14 @@ pub enum Biases<'a> {
         zero: usize,
         heads: usize,
     },
+    /// Of windows of `area` tokens, one behind the other.
+    Windows {
+        area: usize,
+        /// [heads, area, area]
+        of_heads: Vec<f32>,
+        /// [windows, area, area]
+        of_windows: Option<Vec<f32>>,
+    },
 }
 
 /// Slopes and tables are one per head.
@@ -132,6 +140,25 @@ impl<'a> Biases<'a> {
                 let table = &table[head * distances..(head + 1) * distances];
                 for (score, distance) in scores.iter_mut().zip(distance..) {
                     *score += table[column(distance, *zero, *distances)];
+                }
+            }
+            Self::Windows {
+                area,
+                of_heads,
+                of_windows,
+            } => {
+                let (place, key) = (query % area, key % area);
+                let row = &of_heads[(head * area + place) * area + key..];
+                scores
+                    .iter_mut()
+                    .zip(row)
+                    .for_each(|(score, bias)| *score += bias);
+                if let Some(of_windows) = of_windows {
+                    let row = &of_windows[query * area + key..];
+                    scores
+                        .iter_mut()
+                        .zip(row)
+                        .for_each(|(score, bias)| *score += bias);
                 }
             }
             Self::Disentangled {

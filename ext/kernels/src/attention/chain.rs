@@ -207,7 +207,7 @@ impl Run {
         let batch = match biases {
             Biases::None => return Ok(None),
             Biases::Alibi(_) | Biases::Relative { .. } => 1,
-            Biases::Disentangled { .. } => self.batch,
+            Biases::Disentangled { .. } | Biases::Windows { .. } => self.batch,
         };
         let mut values = vec![0f32; batch * heads * self.queries * self.keys];
         for (at, row) in values.chunks_mut(self.keys).enumerate() {

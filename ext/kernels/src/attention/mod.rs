@@ -2,6 +2,7 @@
 
 pub(crate) mod bias;
 mod chain;
+pub mod windows;
 
 use candle_core::{Device, Tensor};
 

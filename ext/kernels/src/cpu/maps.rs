@@ -42,6 +42,23 @@ struct Part {
     share: f32,
 }
 
+/// [places, channels] of [channels, places].
+pub fn interleaved(planes: &[f32], channels: usize) -> Vec<f32> {
+    let places = planes.len() / channels.max(1);
+    // SAFETY: every number of the output is written once; `planes` has as many.
+    unsafe {
+        build::<f32>(places * channels, |out| {
+            for_each_range(places, channels, |range| {
+                for (channel, plane) in planes.chunks_exact(places.max(1)).enumerate() {
+                    for (place, &number) in range.clone().zip(&plane[range.clone()]) {
+                        out.at(place * channels + channel).write(number);
+                    }
+                }
+            });
+        })
+    }
+}
+
 #[inline(always)]
 unsafe fn mix_with<S: Simd>(parts: *const Part, out: *mut f32, width: usize) {
     // SAFETY: there are four parts, their rows and `out` have `width` numbers, and the caller has the instruction set.
@@ -215,6 +232,16 @@ mod tests {
 
     fn values(x: &Tensor) -> Vec<f32> {
         x.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn planes_become_channels_of_places() {
+        for (channels, places) in [(3, 1), (3, 10_007), (1, 5), (7, 2000)] {
+            let planes = tensor(channels, places, 1);
+            let wanted = values(&planes.t().unwrap().contiguous().unwrap());
+            assert_eq!(interleaved(&values(&planes), channels), wanted);
+        }
+        assert!(interleaved(&[], 3).is_empty());
     }
 
     #[test]

@@ -210,6 +210,10 @@ pub(super) unsafe fn activation<S: Simd>(x: S::V, activation: Activation) -> S::
                 let positive = S::select_less(x, zero, zero, x);
                 S::mul(positive, positive)
             }
+            Activation::Relu6 => {
+                let six = S::splat(6.0);
+                S::select_less(six, x, six, S::select_less(x, zero, zero, x))
+            }
             Activation::Tanh => tanh::<S>(x),
             Activation::Sigmoid => logistic::<S>(x),
             Activation::Identity => x,

@@ -1,6 +1,7 @@
 //! The kernels on the CPU: rows spread over the pool, each by a kernel for the instruction set.
 
 pub(crate) mod attention;
+pub mod depthwise;
 pub mod isa;
 mod lanes;
 pub mod maps;
@@ -352,7 +353,7 @@ mod tests {
 }
 
 #[cfg(test)]
-mod test_numbers {
+pub(crate) mod test_numbers {
     /// Numbers in -1..1 that a seed repeats.
     pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;

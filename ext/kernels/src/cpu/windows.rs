@@ -1,5 +1,5 @@
-//! Square windows that move over the places of a map, on the CPU: laid out for a product, weighed channel by channel, and
-//! their largest numbers. Other devices and types get `None`, and compute with tensors.
+//! Square windows that move over the places of a map, on the CPU: laid out for a product, and their largest numbers;
+//! `depthwise` weighs them channel by channel. Other devices and types get `None`, and compute with tensors.
 
 use std::ops::Range;
 
@@ -44,8 +44,40 @@ impl Windows {
         self.down * self.across
     }
 
+    /// Adds where the channels of the places lie that some windows of a line see: those of each row of the kernel that
+    /// lies on the map, `zeros` for places beside it. Returns these rows.
+    pub(super) fn seen(
+        &self,
+        values: &[f32],
+        (down, across): (usize, Range<usize>),
+        zeros: &[f32],
+        places: &mut Vec<*const f32>,
+    ) -> Range<usize> {
+        let channels = zeros.len();
+        let left = across.start * self.stride;
+        let width =
+            across.len().saturating_sub(1) * self.stride + (self.kernel - 1) * self.dilation + 1;
+        let (mut first, mut count) = (0, 0);
+        for (row, y) in self.axis(down, self.height) {
+            if count == 0 {
+                first = row;
+            }
+            count += 1;
+            places.extend(
+                (left..left + width).map(|x| match x.checked_sub(self.padding) {
+                    Some(x) if x < self.width => {
+                        let place = (y * self.width + x) * channels;
+                        values[place..place + channels].as_ptr()
+                    }
+                    _ => zeros.as_ptr(),
+                }),
+            );
+        }
+        first..first + count
+    }
+
     /// The channels of [places, channels].
-    fn channels(&self, x: &Tensor) -> Result<usize> {
+    pub(super) fn channels(&self, x: &Tensor) -> Result<usize> {
         let (places, channels) = x.dims2()?;
         let sound = self.kernel > 0 && self.stride > 0 && self.dilation > 0;
         if places == self.height * self.width && sound {
@@ -59,7 +91,7 @@ impl Windows {
 }
 
 /// The numbers of a dense f32 tensor on the CPU, for as long as `work` reads them.
-fn numbers<T>(x: &Tensor, work: impl FnOnce(&[f32]) -> T) -> Result<Option<T>> {
+pub(super) fn numbers<T>(x: &Tensor, work: impl FnOnce(&[f32]) -> T) -> Result<Option<T>> {
     if !x.device().is_cpu() || x.dtype() != DType::F32 {
         return Ok(None);
     }
@@ -144,38 +176,9 @@ fn copy(from: &[f32], to: &mut [std::mem::MaybeUninit<f32>]) {
     }
 }
 
-/// A place of a window, and the row of factors that it is multiplied by.
-#[derive(Clone, Copy)]
-struct Tap {
-    place: *const f32,
-    factors: *const f32,
-}
-
-#[inline(always)]
-unsafe fn weigh_with<S: Simd>(
-    taps: *const Tap,
-    count: usize,
-    start: *const f32,
-    out: *mut f32,
-    width: usize,
-) {
-    // SAFETY: all rows and `out` have `width` numbers, there are `count` taps, and the caller has the instruction set.
-    unsafe {
-        for_lanes!(S, width, lanes => {
-            let mut sum = lanes.load::<S>(start);
-            for at in 0..count {
-                let tap = *taps.add(at);
-                let place = lanes.load::<S>(tap.place);
-                sum = S::fma(place, lanes.load::<S>(tap.factors), sum);
-            }
-            lanes.store::<S>(out, sum);
-        });
-    }
-}
-
 #[inline(always)]
 unsafe fn highest_with<S: Simd>(
-    taps: *const Tap,
+    taps: *const *const f32,
     count: usize,
     start: *const f32,
     out: *mut f32,
@@ -186,7 +189,7 @@ unsafe fn highest_with<S: Simd>(
         for_lanes!(S, width, lanes => {
             let mut most = lanes.load::<S>(start);
             for at in 0..count {
-                most = S::max(most, lanes.load::<S>((*taps.add(at)).place));
+                most = S::max(most, lanes.load::<S>(*taps.add(at)));
             }
             lanes.store::<S>(out, most);
         });
@@ -194,59 +197,19 @@ unsafe fn highest_with<S: Simd>(
 }
 
 dispatched! {
-    unsafe fn weigh(taps: *const Tap, count: usize, start: *const f32, out: *mut f32, width: usize) = weigh_with
-}
-dispatched! {
-    unsafe fn highest(taps: *const Tap, count: usize, start: *const f32, out: *mut f32, width: usize) = highest_with
-}
-
-/// Every channel by itself: the sum of each window's places times the rows of `factors`, [kernel · kernel, channels], and
-/// of `added`, [channels].
-pub fn weigh_channels(
-    x: &Tensor,
-    windows: &Windows,
-    factors: &Tensor,
-    added: Option<&Tensor>,
-) -> Result<Option<Tensor>> {
-    let channels = windows.channels(x)?;
-    let rows = windows.kernel * windows.kernel;
-    if factors.dims() != [rows, channels] || added.is_some_and(|row| row.dims() != [channels]) {
-        return Err(Error::Internal("factors that do not fit windows".into()));
-    }
-    let Some(factors) = numbers(factors, <[f32]>::to_vec)? else {
-        return Ok(None);
-    };
-    let added = added.map(|added| numbers(added, <[f32]>::to_vec));
-    let added = added.transpose()?.flatten();
-    let added = added.unwrap_or_else(|| vec![0.0; channels]);
-    let found = numbers(x, |values| {
-        each_window(values, windows, channels, &factors, |isa, taps, out| {
-            // SAFETY: each tap points to `channels` numbers of `x` and of `factors`, `out` to a row of as many, and
-            // `added` has as many; `isa` was detected.
-            unsafe {
-                weigh(
-                    isa,
-                    taps.as_ptr(),
-                    taps.len(),
-                    added.as_ptr(),
-                    out,
-                    channels,
-                )
-            };
-        })
-    })?;
-    tensor_of(found.transpose()?, windows, x)
+    unsafe fn highest(
+        taps: *const *const f32, count: usize, start: *const f32, out: *mut f32, width: usize,
+    ) = highest_with
 }
 
 /// The largest number of each channel in each window, not counting what lies beside the map.
 pub fn largest_of_windows(x: &Tensor, windows: &Windows) -> Result<Option<Tensor>> {
     let channels = windows.channels(x)?;
     let least = vec![f32::MIN; channels];
-    let factors = vec![0.0; windows.kernel * windows.kernel * channels];
     let found = numbers(x, |values| {
-        each_window(values, windows, channels, &factors, |isa, taps, out| {
-            // SAFETY: each tap points to `channels` numbers of `x` and of `factors`, `out` to a row of as many, and
-            // `least` has as many; `isa` was detected.
+        each_window(values, windows, channels, |isa, taps, out| {
+            // SAFETY: each tap points to `channels` numbers of `x`, `out` to a row of as many, and `least` has as many;
+            // `isa` was detected.
             unsafe {
                 highest(
                     isa,
@@ -262,7 +225,11 @@ pub fn largest_of_windows(x: &Tensor, windows: &Windows) -> Result<Option<Tensor
     tensor_of(found.transpose()?, windows, x)
 }
 
-fn tensor_of(values: Option<Vec<f32>>, windows: &Windows, x: &Tensor) -> Result<Option<Tensor>> {
+pub(super) fn tensor_of(
+    values: Option<Vec<f32>>,
+    windows: &Windows,
+    x: &Tensor,
+) -> Result<Option<Tensor>> {
     let shape = (windows.count(), x.dim(1)?);
     let tensor = values.map(|values| Tensor::from_vec(values, shape, x.device()));
     Ok(tensor.transpose()?)
@@ -273,8 +240,7 @@ fn each_window(
     values: &[f32],
     windows: &Windows,
     channels: usize,
-    factors: &[f32],
-    write: impl Fn(Isa, &[Tap], *mut f32) + Sync,
+    write: impl Fn(Isa, &[*const f32], *mut f32) + Sync,
 ) -> Result<Vec<f32>> {
     let isa = Isa::current()?;
     let kernel = windows.kernel;
@@ -287,15 +253,11 @@ fn each_window(
                 for number in range {
                     let (down, across) = (number / windows.across, number % windows.across);
                     taps.clear();
-                    for (row, y) in windows.axis(down, windows.height) {
+                    for (_, y) in windows.axis(down, windows.height) {
                         let columns = windows.axis(across, windows.width);
-                        taps.extend(columns.map(|(column, x)| {
+                        taps.extend(columns.map(|(_, x)| {
                             let place = (y * windows.width + x) * channels;
-                            let factor = (row * kernel + column) * channels;
-                            Tap {
-                                place: values[place..place + channels].as_ptr(),
-                                factors: factors[factor..factor + channels].as_ptr(),
-                            }
+                            values[place..place + channels].as_ptr()
                         }));
                     }
                     write(isa, &taps, out.at(number * channels));
@@ -309,6 +271,8 @@ fn each_window(
 mod tests {
     use super::super::test_numbers::numbers as random;
     use super::*;
+    use crate::cpu::depthwise::weigh_channels;
+    use crate::Activation;
     use candle_core::Device;
 
     fn windows(size: (usize, usize), kernel: usize, stride: usize, padding: usize) -> Windows {
@@ -363,7 +327,13 @@ mod tests {
             let unfolded: Vec<Vec<f32>> = unfolded.to_vec2().unwrap();
             for isa in Isa::of_numbers() {
                 isa.force(|| {
-                    let sums = weigh_channels(&x, &own, taps.as_ref().unwrap(), Some(&bias));
+                    let sums = weigh_channels(
+                        &x,
+                        &own,
+                        taps.as_ref().unwrap(),
+                        Some(&bias),
+                        Activation::Identity,
+                    );
                     let sums: Vec<Vec<f32>> = sums.unwrap().unwrap().to_vec2().unwrap();
                     let most = largest_of_windows(&x, &own).unwrap().unwrap();
                     let most: Vec<Vec<f32>> = most.to_vec2().unwrap();

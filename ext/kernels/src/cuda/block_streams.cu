@@ -1,5 +1,6 @@
-// Matrices of large quantized blocks times one or two rows, as fast as they can be read. ELEMENT (a half type),
-// KIND, BLOCK_BYTES, ROWS and GATED are defined at run time.
+// Matrices of large quantized blocks, or of groups, four of which count as a block, times one or two rows, as fast as
+// they can be read. ELEMENT (a half type), KIND, BLOCK_BYTES, ROWS and GATED are defined at run time. The kernel itself
+// is in `stream.cu`, and what it does with groups in `group_streams.cu`.
 //
 // Every warp copies blocks of 16 rows of the matrix into shared memory ahead of its work; a thread block's warps
 // share the blocks of a row, and it goes on to the next rows without a pause. Products are made on tensor cores: a
@@ -16,7 +17,8 @@
 // different banks. Blocks of Q6_K begin at any even address, and are copied from the multiple of 16 before.
 #define PITCH (KIND == Q6_K ? 240 : BLOCK_BYTES)
 // Elements of a lane that share a scale, and how many such runs it has.
-#define RUN (KIND == Q6_K ? 16 : 32)
+#define GROUPED (KIND >= NF4)
+#define RUN (GROUPED ? 64 / SCALES : KIND == Q6_K ? 16 : 32)
 #define RUNS (64 / RUN)
 // 16 bytes each, of a block of one row and of all; those that a lane copies.
 #define PIECES ((PITCH + 15) / 16 - (KIND == Q6_K))
@@ -25,7 +27,11 @@
 
 // Four codes, a byte each, as numbers: the first and third in one register, the others in another. `excess` is what they
 // are too large by, those of Q6_K less 32.
+#if GROUPED
+__device__ __forceinline__ float excess();
+#else
 __device__ __forceinline__ float excess() { return power(ELEMENT()) + (KIND == Q6_K ? 32.0f : 0.0f); }
+#endif
 __device__ __forceinline__ uint first_and_third(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7250); }
 __device__ __forceinline__ uint second_and_fourth(uint codes) { return __byte_perm(codes, power_bits(ELEMENT()), 0x7351); }
 
@@ -37,6 +43,9 @@ __device__ __forceinline__ void stream_sixteen(void *to, const uchar *from) {
 struct Shared {
     float parts[WARPS][WARPS][ROWS][TILE]; // of as many tiles in turn
     uint4 zeros[8];
+#if LOOKED_UP
+    uint pairs[256][32]; // the levels of two codes, for every lane in a bank of its own
+#endif
 };
 
 __device__ __forceinline__ float sum_of(uint word) {
@@ -79,8 +88,9 @@ __device__ __forceinline__ void take_rows(const Product &p, uint4 *x, float *sum
                 const uint block = first + i * WARPS, at = (row * blocks + block) * 32 + lane;
                 if (block >= blocks) { break; }
                 const uint4 words = all[i];
+                // Looked up levels come as neighbours.
                 const uint2 low = in_pairs(words.x, words.y), high = in_pairs(words.z, words.w);
-                x[at] = make_uint4(low.x, low.y, high.x, high.y);
+                x[at] = LOOKED_UP ? words : make_uint4(low.x, low.y, high.x, high.y);
                 float sum = (sum_of(words.x) + sum_of(words.y)) + (sum_of(words.z) + sum_of(words.w));
                 #pragma unroll
                 for (int step = 1; step < RUN / 8; step *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
@@ -98,6 +108,7 @@ struct Operands {
     const uint4 *x;       // its block's, or zeros
     const float *sums[ROWS]; // its block's
     bool odd;             // a block with an odd number
+    const uint *pairs;    // the lane's
 };
 
 // What the products of a run are too large by, for them to begin with.
@@ -232,128 +243,3 @@ __device__ __forceinline__ void add_block(const Operands &from, uint member, flo
     }
 }
 #endif
-
-// Where the first rows of a tile begin, and, of two matrices that are gated, those of the second.
-struct Rows {
-    const uchar *first, *second;
-};
-__device__ __forceinline__ Rows rows_of(const Product &p, uint tile, ulong row_bytes) {
-    const Place place = place_of(p, tile * OUTPUTS);
-    const uchar *first = p.weights[place.matrix] + place.row * row_bytes;
-    return {first, GATED ? p.weights[1] + place.row * row_bytes : first + TILE / 2 * row_bytes};
-}
-
-// A tile's rows are all of one matrix, or halves of two.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) stream_of_blocks(const __grid_constant__ Product p) {
-    extern __shared__ uint4 memory[];
-    uchar *const stages = (uchar *)memory;
-    Shared &shared = *(Shared *)(stages + WARPS * STAGES * TILE * PITCH);
-    uint4 *const x = (uint4 *)(&shared + 1);
-    const uint blocks = p.inputs / BLOCK, tiles = p.outputs / OUTPUTS;
-    float *const sums = (float *)(x + ROWS * blocks * 32);
-    const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
-    const uint row_bytes = blocks * BLOCK_BYTES;
-    uchar *const own = stages + warp * STAGES * TILE * PITCH;
-    if (threadIdx.x < 8) { shared.zeros[threadIdx.x] = make_uint4(0, 0, 0, 0); }
-
-    // Where a lane's pieces lie: in a stage, and from the first row of the matrix, or of the second one.
-    uint to[OWN_PIECES], at[OWN_PIECES];
-    #pragma unroll
-    for (int i = 0; i < OWN_PIECES; i++) {
-        const uint piece = i * 32 + lane, row = piece / PIECES, in_row = piece % PIECES * 16;
-        to[i] = row * PITCH + in_row;
-        at[i] = (GATED ? row % OUTPUTS : row) * row_bytes + in_row;
-    }
-    // What is copied next.
-    uint next = blockIdx.x, next_block = warp;
-    Rows rows = rows_of(p, next, row_bytes);
-    const auto copy_next = [&](uint stage) {
-        if (next < tiles && warp < blocks) {
-            const uint start = next_block * BLOCK_BYTES;
-            uchar *const stage_at = own + stage * TILE * PITCH;
-            #pragma unroll
-            for (int i = 0; i < OWN_PIECES; i++) {
-                const uint piece = i * 32 + lane;
-                if (ALL_PIECES % 32 == 0 || i + 1 < OWN_PIECES || piece < ALL_PIECES) {
-                    const uchar *from = (GATED && piece / PIECES >= OUTPUTS ? rows.second : rows.first) + (at[i] + start);
-#if KIND == Q6_K
-                    from -= uint(ulong(from)) % 16;
-#endif
-                    stream_sixteen(stage_at + to[i], from);
-                }
-            }
-            next_block += WARPS;
-            if (next_block >= blocks) {
-                next_block = warp;
-                next += gridDim.x;
-                if (next < tiles) { rows = rows_of(p, next, row_bytes); }
-            }
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-    #pragma unroll
-    for (int stage = 0; stage < STAGES; stage++) { copy_next(stage); }
-    __syncthreads();
-    if (!p.leads) { let_next_begin(); }
-    if (!p.follows) { await_previous(); }
-    if (p.leads) { let_next_begin(); }
-    take_rows(p, x, sums, warp, lane);
-
-    const bool has_x = group / 2 == member && group % 2 < ROWS;
-    const uint4 *const own_x = has_x ? x + group % 2 * blocks * 32 + member * 8 : shared.zeros;
-    uint stage = 0, turn = 0;
-    for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn = (turn + 1) % WARPS) {
-        uint starts[2] = {};
-#if KIND == Q6_K
-        const Rows begin = rows_of(p, tile, row_bytes);
-        starts[0] = uint(ulong(begin.first)) + group * row_bytes;
-        starts[1] = uint(ulong(begin.second)) + group * row_bytes;
-#endif
-        float totals[2][ROWS] = {};
-        for (uint block = warp; block < blocks; block += WARPS) {
-            Operands from;
-            #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                from.rows[side] = own + (stage * TILE + group + 8 * side) * PITCH;
-                from.offsets[side] = (starts[side] + block * BLOCK_BYTES) % 16;
-            }
-            from.x = own_x + (has_x ? block * 32 : 0);
-            #pragma unroll
-            for (int r = 0; r < ROWS; r++) { from.sums[r] = sums + ((r * blocks + block) * 4 + member) * RUNS; }
-            from.odd = block % 2;
-            asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
-            __syncwarp();
-            add_block(from, member, totals);
-            __syncwarp();
-            copy_next(stage);
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-        }
-        #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                totals[side][r] += __shfl_xor_sync(0xffffffffu, totals[side][r], 1);
-                totals[side][r] += __shfl_xor_sync(0xffffffffu, totals[side][r], 2);
-                if (member == 0) { shared.parts[turn][warp][r][group + 8 * side] = totals[side][r]; }
-            }
-        }
-        // Another warp each time waits for all, and adds up what they have. None comes back to a barrier before it
-        // has waited for all at another.
-        if (warp != turn) {
-            asm volatile("bar.arrive %0, %1;" :: "r"(turn + 1), "n"(WARPS * 32) : "memory");
-            continue;
-        }
-        asm volatile("bar.sync %0, %1;" :: "r"(turn + 1), "n"(WARPS * 32) : "memory");
-        if (lane < ROWS * OUTPUTS) {
-            const uint r = lane / OUTPUTS, place_in = lane % OUTPUTS, output = tile * OUTPUTS + place_in;
-            float sum = 0.0f, up = 0.0f;
-            #pragma unroll
-            for (int i = 0; i < WARPS; i++) {
-                sum += shared.parts[turn][i][r][place_in];
-                if (GATED) { up += shared.parts[turn][i][r][TILE - OUTPUTS + place_in]; }
-            }
-            if (r < p.rows) { finish(p, r, output, place_of(p, output), sum, up); }
-        }
-    }
-    if (p.follows) { await_previous(); }
-}

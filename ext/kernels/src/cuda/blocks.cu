@@ -1,9 +1,9 @@
-// Matrices of quantized blocks, as GGUF files store them: products with a few rows, and their expansion.
-// ELEMENT, KIND (in the order of `BlockType::ALL`), BLOCK_BYTES, BLOCK_ELEMENTS, ROWS and GATED are defined
+// Matrices of quantized blocks, GGUF's and others: products with a few rows, and their expansion.
+// ELEMENT, KIND (in the order of `BlockType::every`), BLOCK_BYTES, BLOCK_ELEMENTS, ROWS and GATED are defined
 // at run time.
 //
-// A lane takes 32 elements of a row at a time, a small block or an eighth of a large one: two runs of 16
-// neighbours, which have a scale and a minimum each.
+// A lane takes 32 elements of a row at a time, a small block, half a block of 64 or an eighth of a large one: two runs
+// of 16 neighbours, which have a scale and a minimum each.
 
 #define Q4_0 0
 #define Q4_1 1
@@ -30,7 +30,7 @@ struct Run {
     float codes[RUN];
     float scale;
     float minimum;
-    uint first; // among the elements of a block, of eight blocks where these are small
+    uint first; // among 256 elements, of eight blocks where these are small
 };
 
 __device__ __forceinline__ float half_of(uint bits) { return widen(f16{(unsigned short)bits}); }
@@ -111,6 +111,95 @@ __device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[
             runs[run].codes[i] =
                 KIND == IQ4_NL ? LEVELS[code] : float(int(code | fifth << 4) - (KIND == Q4_0 ? 8 : KIND == Q5_0 ? 16 : 0));
         }
+    }
+#endif
+}
+#elif BLOCK_ELEMENTS == 64
+#if LOOKED_UP
+// Every lane of a warp has the levels in a bank of its own.
+__device__ __forceinline__ float *levels_of_lanes() {
+    __shared__ float levels[16 * 32];
+    return levels;
+}
+#endif
+
+__device__ __forceinline__ float rounded(float v) {
+#if KIND == NF4_BF16 || KIND == FP4_BF16
+    bf16 out;
+    narrow(v, &out);
+    return widen(out);
+#elif KIND == NF4_F16 || KIND == FP4_F16
+    f16 out;
+    narrow(v, &out);
+    return widen(out);
+#else
+    return v;
+#endif
+}
+#define ROUNDED (KIND == NF4_BF16 || KIND == FP4_BF16 || KIND == NF4_F16 || KIND == FP4_F16)
+
+#if FLOATS
+// Two floats in two bytes, as halves.
+__device__ __forceinline__ uint halves_of(uint bytes) {
+#if KIND == FP8_E5M2
+    return (bytes & 255u) << 8 | (bytes & 0xff00u) << 16;
+#else
+    uint out;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"((unsigned short)bytes));
+#else
+    // Their bits are those of a 256th of them, which is taken back by 256 in both halves.
+    const uint apart = (bytes & 255u) | (bytes & 0xff00u) << 8;
+    const uint small = (apart & 0x00800080u) << 8 | (apart & 0x007f007fu) << 7;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(small), "r"(0x5c005c00u));
+#endif
+    return out;
+#endif
+}
+#endif
+
+__device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[2]) {
+    const uchar *block = group + part / 2 * BLOCK_BYTES;
+    const uint half = part % 2;
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        runs[run].first = part * PART + run * RUN;
+        const float *numbers = (const float *)block + (SCALES == 4 ? 2 * half + run : SCALES == 2 ? half : 0);
+        runs[run].scale = numbers[0];
+        runs[run].minimum = ABOVE_MINIMUM ? numbers[SCALES] : 0.0f;
+    }
+#if EIGHT_BITS
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        const Sixteen bytes = sixteen_bytes(block + HEADER + half * PART + run * RUN);
+        #pragma unroll
+        for (int i = 0; i < RUN; i += 2) {
+            const uint two = bytes.words[i / 4] >> (8 * (i % 4));
+#if FLOATS
+            const uint both = halves_of(two & 0xffffu);
+            runs[run].codes[i] = half_of(both & 0xffffu);
+            runs[run].codes[i + 1] = half_of(both >> 16);
+#else
+            runs[run].codes[i] = float(two & 255u);
+            runs[run].codes[i + 1] = float(two >> 8 & 255u);
+#endif
+        }
+    }
+#else
+    const Sixteen codes = sixteen_bytes(block + HEADER + half * RUN);
+    #pragma unroll
+    for (int run = 0; run < 2; run++) {
+        #pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const uint code = codes.words[2 * run + i / 8] >> (4 * (i % 8)) & 15u;
+#if LOOKED_UP
+            const float level = levels_of_lanes()[code * 32 + threadIdx.x % 32];
+            runs[run].codes[i] = ROUNDED ? rounded(runs[run].scale * level) : level;
+#else
+            runs[run].codes[i] = float(code);
+#endif
+        }
+        if (ROUNDED) { runs[run].scale = 1.0f; }
     }
 #endif
 }
@@ -211,7 +300,16 @@ __device__ __forceinline__ void take(const uchar *block, uint part, Run (&runs)[
 }
 #endif
 
-#define HAS_MINIMUM (KIND == Q4_1 || KIND == Q5_1 || KIND == Q2_K || KIND == Q4_K || KIND == Q5_K)
+// Before any thread of a thread block takes blocks.
+__device__ __forceinline__ void lay_out_levels() {
+#if LOOKED_UP
+    for (uint i = threadIdx.x; i < 16 * 32; i += blockDim.x) { levels_of_lanes()[i] = FOUR_BITS[i / 32]; }
+    __syncthreads();
+#endif
+}
+
+#define HAS_MINIMUM \
+    (KIND == Q4_1 || KIND == Q5_1 || KIND == Q2_K || KIND == Q4_K || KIND == Q5_K || ABOVE_MINIMUM)
 #define GROUP_BYTES (256 / BLOCK_ELEMENTS * BLOCK_BYTES)
 
 // Adds the products of a lane's elements, whose block begins at `start` of each row of x.
@@ -246,6 +344,7 @@ template <typename Rows>
 __device__ __forceinline__ void multiply(const Product &p, const Rows &rows) {
     const uint output = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     let_next_begin();
+    lay_out_levels();
     await_previous();
     if (output >= p.outputs) {
         return;
@@ -294,6 +393,7 @@ struct Expansion {
 
 extern "C" __global__ void __launch_bounds__(256) expand_blocks(const __grid_constant__ Expansion e) {
     let_next_begin();
+    lay_out_levels();
     await_previous();
     const uint parts = e.columns / PART;
     const ulong row_bytes = ulong(e.columns / BLOCK_ELEMENTS) * BLOCK_BYTES;

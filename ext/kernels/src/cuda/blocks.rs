@@ -14,7 +14,7 @@ use super::small;
 use crate::blocks::{BlockFactor, DeviceBlocks};
 use crate::matrix::{Epilogue, Matrix};
 use crate::Activation;
-use base::quant::BlockType;
+use base::quant::{BlockType, GroupForm};
 
 /// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
@@ -50,9 +50,9 @@ struct ExpansionParameters {
 unsafe impl DeviceRepr for ExpansionParameters {}
 
 pub(super) fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usize); 5] {
-    let number = BlockType::ALL.iter().position(|&one| one == kind);
+    let number = BlockType::every().position(|one| one == kind);
     [
-        ("KIND", number.unwrap_or(BlockType::ALL.len())),
+        ("KIND", number.unwrap_or(usize::MAX)),
         ("BLOCK_BYTES", kind.bytes()),
         ("BLOCK_ELEMENTS", kind.elements()),
         ("ROWS", rows),
@@ -145,10 +145,11 @@ fn launch_product(
 ) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
     let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
-    let tiles = dtype != DType::F32 && has_tiles(kind) && capability(device)? >= TILE_CAPABILITY;
-    if tiles && stream(device, dtype, matrices, gated, parameters)? {
+    let on_cores = dtype != DType::F32 && capability(device)? >= TILE_CAPABILITY;
+    if on_cores && stream(device, dtype, matrices, gated, parameters)? {
         return Ok(true);
     }
+    let tiles = on_cores && has_tiles(kind);
     let (source, kernel, together, grid) = if tiles {
         (
             BLOCK_TILES,
@@ -170,7 +171,7 @@ fn launch_product(
     Ok(false)
 }
 
-/// One or two rows, as fast as blocks can be read. False where the shapes ask for another way.
+/// One or two rows, as fast as blocks can be read. False where the shapes or the kind ask for another way.
 fn stream(
     device: &CudaDevice,
     dtype: DType,
@@ -179,6 +180,9 @@ fn stream(
     parameters: &Parameters,
 ) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
+    let Some(streamed) = Streamed::of(kind) else {
+        return Ok(false);
+    };
     let (rows, inputs) = (parameters.rows as usize, parameters.inputs as usize);
     let together = if gated {
         TILE_OUTPUTS / 2
@@ -186,9 +190,9 @@ fn stream(
         TILE_OUTPUTS
     };
     // Blocks whose size is not a multiple of 16 bytes are read from where rows begin with a word.
-    let (alignment, inputs_alignment) = match kind.bytes() as u64 % ALIGNMENT {
-        0 => (ALIGNMENT, kind.elements()),
-        _ => (4, 2 * kind.elements()),
+    let (alignment, inputs_alignment) = match streamed.bytes as u64 % ALIGNMENT {
+        0 => (ALIGNMENT, STREAM_ELEMENTS),
+        _ => (4, 2 * STREAM_ELEMENTS),
     };
     let starts = &parameters.weights[..matrices.len()];
     let fits = rows <= STREAM_ROWS
@@ -197,7 +201,7 @@ fn stream(
         && matrices
             .iter()
             .all(|factor| factor.blocks.outputs().is_multiple_of(together));
-    let shared = stream_bytes(kind, rows, inputs);
+    let shared = streamed.shared_bytes(rows, inputs);
     let most = attribute(
         device,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
@@ -205,7 +209,10 @@ fn stream(
     if !fits || shared > most as usize {
         return Ok(false);
     }
-    let definitions = definitions(kind, rows, gated);
+    let definitions = definitions(kind, rows, gated).map(|(name, value)| match name {
+        "BLOCK_BYTES" => (name, streamed.bytes),
+        _ => (name, value),
+    });
     let (source, kernel) = (BLOCK_STREAMS, "stream_of_blocks");
     let function = function(device, source, kernel, dtype, &definitions, most as u32)?;
     let threads = (WARPS * 32) as u32;
@@ -234,16 +241,54 @@ fn stream(
     Ok(true)
 }
 
-/// What a thread block of `stream_of_blocks` shares: two stages for each warp, the parts of as many tiles' sums as there
-/// are warps, zeros, and x with the sums of its runs.
-fn stream_bytes(kind: BlockType, rows: usize, inputs: usize) -> usize {
-    let (pitch, runs) = match kind {
-        BlockType::Q6K => (240, 16),
-        _ => (kind.bytes(), 8),
-    };
-    let parts = WARPS * WARPS * rows * TILE_OUTPUTS * size_of::<f32>();
-    let block = kind.elements() * size_of::<u16>() + runs * size_of::<f32>();
-    2 * WARPS * TILE_OUTPUTS * pitch + parts + 128 + rows * (inputs / kind.elements()) * block
+/// How `stream_of_blocks` takes a kind of blocks: 256 elements at a time.
+struct Streamed {
+    bytes: usize,
+    /// From one row to the next in shared memory.
+    pitch: usize,
+    /// That have a scale each.
+    runs: usize,
+    /// Whether levels are looked up in a table in shared memory.
+    looked_up: bool,
+}
+
+const STREAM_ELEMENTS: usize = 256;
+/// Of a table of the levels of two codes, which every lane of a warp has for itself.
+const PAIRS_BYTES: usize = 256 * 32 * size_of::<u32>();
+
+impl Streamed {
+    fn of(kind: BlockType) -> Option<Self> {
+        if let Some(form) = GroupForm::of(kind) {
+            let groups = STREAM_ELEMENTS / kind.elements();
+            let bytes = groups * kind.bytes();
+            return Some(Self {
+                bytes,
+                pitch: bytes,
+                runs: groups * form.scales(),
+                looked_up: form.bits == 4 && !form.has_minimum,
+            });
+        }
+        has_tiles(kind).then(|| Self {
+            bytes: kind.bytes(),
+            pitch: if kind == BlockType::Q6K {
+                240
+            } else {
+                kind.bytes()
+            },
+            runs: if kind == BlockType::Q6K { 16 } else { 8 },
+            looked_up: false,
+        })
+    }
+
+    /// What a thread block shares: two stages for each warp, the parts of as many tiles' sums as there are warps, zeros,
+    /// the levels where they are looked up, and x with the sums of its runs.
+    fn shared_bytes(&self, rows: usize, inputs: usize) -> usize {
+        let parts = WARPS * WARPS * rows * TILE_OUTPUTS * size_of::<f32>();
+        let levels = if self.looked_up { PAIRS_BYTES } else { 0 };
+        let block = STREAM_ELEMENTS * size_of::<u16>() + self.runs * size_of::<f32>();
+        let blocks = rows * (inputs / STREAM_ELEMENTS);
+        2 * WARPS * TILE_OUTPUTS * self.pitch + parts + 128 + levels + blocks * block
+    }
 }
 
 /// Whether there is a kernel on tensor cores for rows of half types: the large blocks that most files are made of.

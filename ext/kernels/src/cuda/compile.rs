@@ -35,6 +35,11 @@ pub const EXPERTS: Source = Source {
     text: include_str!("experts.cu"),
     for_hopper: false,
 };
+pub const ORDER: Source = Source {
+    name: "order",
+    text: include_str!("order.cu"),
+    for_hopper: false,
+};
 pub const ATTENTION: Source = Source {
     name: "attention",
     text: concat!(
@@ -67,6 +72,7 @@ pub const BLOCKS: Source = Source {
     text: concat!(
         "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
         include_str!("product.cuh"),
+        include_str!("groups.cuh"),
         include_str!("blocks.cu")
     ),
     for_hopper: false,
@@ -90,7 +96,10 @@ pub const BLOCK_STREAMS: Source = Source {
         include_str!("product.cuh"),
         include_str!("tensor_cores.cuh"),
         include_str!("block_numbers.cuh"),
-        include_str!("block_streams.cu")
+        include_str!("groups.cuh"),
+        include_str!("block_streams.cu"),
+        include_str!("group_streams.cu"),
+        include_str!("stream.cu")
     ),
     for_hopper: false,
 };

@@ -14,6 +14,7 @@ pub(super) mod largest;
 mod launch;
 pub(super) mod matrix;
 mod memory;
+pub(super) mod order;
 mod parameters;
 pub(super) mod product;
 pub(super) mod recording;

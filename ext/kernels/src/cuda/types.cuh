@@ -177,6 +177,7 @@ __device__ __forceinline__ float activation(float x, uint kind) {
     case 5: return tanhf(x);
     case 6: return 1.0f / (1.0f + expf(-x));
     case 7: return x < 0.0f ? 0.0f : x * x;
+    case 8: return x < 0.0f ? 0.0f : (x > 6.0f ? 6.0f : x);
     default: return x;
     }
 }

@@ -55,6 +55,7 @@ ACTIVATION_KERNEL(quick_gelu_##SUFFIX, T, QuickGelu)        \
 ACTIVATION_KERNEL(silu_##SUFFIX, T, Silu)                   \
 ACTIVATION_KERNEL(relu_##SUFFIX, T, Relu)                   \
 ACTIVATION_KERNEL(relu_squared_##SUFFIX, T, ReluSquared)    \
+ACTIVATION_KERNEL(relu6_##SUFFIX, T, Relu6)                 \
 ACTIVATION_KERNEL(sigmoid_##SUFFIX, T, Sigmoid)             \
 ACTIVATION_KERNEL(tanh_##SUFFIX, T, Tanh)                   \
 ACTIVATION_KERNEL(identity_##SUFFIX, T, Identity)

@@ -1,4 +1,4 @@
-// GGUF's quantized blocks. A matrix is [outputs, inputs], row after row of whole blocks; nothing of it is
+// Quantized blocks, GGUF's and others. A matrix is [outputs, inputs], row after row of whole blocks; nothing of it is
 // expanded but in registers and threadgroup memory. Blocks have even sizes, and a matrix starts where its
 // buffer does or at a row: two bytes may be read at once.
 //
@@ -242,6 +242,192 @@ struct Iq4Xs {
         const uint high = (pair_at(block, 2) >> (2 * group)) & 3;
         const float scale = half_at(block, 0) * (float(low | (high << 4)) - 32.0f);
         expand_levels(block + 8 + 16 * group, 4 * (run % 2), scale, values);
+    }
+};
+
+// Blocks of 64 that no file has: scales of f32, as many minimums where the format has them, and codes, of which those of
+// four bits share bytes, the first in the lower half. They have whole words.
+
+static inline uint word_at(device const uchar *bytes, uint at) {
+    return *(device const uint *)(bytes + at);
+}
+
+static inline float float_at(device const uchar *bytes, uint at) {
+    return as_type<float>(word_at(bytes, at));
+}
+
+// What numbers are rounded to, to the nearest, ties to even.
+struct Unrounded {
+    static float of(float v) { return v; }
+};
+struct AsF16 {
+    static float of(float v) { return float(half(v)); }
+};
+struct AsBf16 {
+    static float of(float v) {
+        const uint bits = as_type<uint>(v);
+        return as_type<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
+    }
+};
+
+constant float NF4_LEVELS[16] = { -1.0f, -0.6961928f, -0.52507305f, -0.3949175f, -0.28444138f, -0.18477343f,
+                                  -0.091050036f, 0.0f, 0.0795803f, 0.1609302f, 0.2461123f, 0.33791524f,
+                                  0.44070983f, 0.562617f, 0.72295684f, 1.0f };
+constant float FP4_LEVELS[16] = { 0.0f, 0.0052083335f, 0.6666667f, 1.0f, 0.33333334f, 0.5f, 0.16666667f, 0.25f,
+                                  0.0f, -0.0052083335f, -0.6666667f, -1.0f, -0.33333334f, -0.5f, -0.16666667f, -0.25f };
+constant float E2M1_LEVELS[16] = { 0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f,
+                                   0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f };
+constant float IQ2_LEVELS[16] = { 8.0f, 25.0f, 43.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f,
+                                  -8.0f, -25.0f, -43.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
+
+template <typename Rounding>
+static inline void expand_table(
+    device const uchar *codes, float scale, constant float *levels, thread float *values
+) {
+    for (uint i = 0; i < RUN; i += 8) {
+        const uint word = word_at(codes, i / 2);
+        for (uint j = 0; j < 8; j++) {
+            values[i + j] = Rounding::of(scale * levels[(word >> (4 * j)) & 15]);
+        }
+    }
+}
+
+struct Nf4 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<Unrounded>(block + 4 + 8 * run, float_at(block, 0), NF4_LEVELS, values);
+    }
+};
+
+struct Nf4Bf16 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<AsBf16>(block + 4 + 8 * run, float_at(block, 0), NF4_LEVELS, values);
+    }
+};
+
+struct Nf4F16 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<AsF16>(block + 4 + 8 * run, float_at(block, 0), NF4_LEVELS, values);
+    }
+};
+
+struct Fp4 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<Unrounded>(block + 4 + 8 * run, float_at(block, 0), FP4_LEVELS, values);
+    }
+};
+
+struct Fp4Bf16 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<AsBf16>(block + 4 + 8 * run, float_at(block, 0), FP4_LEVELS, values);
+    }
+};
+
+struct Fp4F16 {
+    enum : uint { ELEMENTS = 64, BYTES = 36 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<AsF16>(block + 4 + 8 * run, float_at(block, 0), FP4_LEVELS, values);
+    }
+};
+
+// A scale for every run.
+struct NvFp4 {
+    enum : uint { ELEMENTS = 64, BYTES = 48 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<Unrounded>(block + 16 + 8 * run, float_at(block, 4 * run), E2M1_LEVELS, values);
+    }
+};
+
+struct Iq2 {
+    enum : uint { ELEMENTS = 64, BYTES = 48 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        expand_table<Unrounded>(block + 16 + 8 * run, float_at(block, 4 * run), IQ2_LEVELS, values);
+    }
+};
+
+// Floats of e4m3: their bits are those of a half that is a 256th of them.
+struct Fp8 {
+    enum : uint { ELEMENTS = 64, BYTES = 68 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const float scale = 256.0f * float_at(block, 0);
+        for (uint i = 0; i < RUN; i += 4) {
+            const uint word = word_at(block, 4 + RUN * run + i);
+            for (uint j = 0; j < 4; j++) {
+                const uint code = word >> (8 * j);
+                values[i + j] = scale * float(as_type<half>(ushort(((code & 128) << 8) | ((code & 127) << 7))));
+            }
+        }
+    }
+};
+
+// The upper halves of halves.
+struct E5m2 {
+    enum : uint { ELEMENTS = 64, BYTES = 68 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const float scale = float_at(block, 0);
+        for (uint i = 0; i < RUN; i += 4) {
+            const uint word = word_at(block, 4 + RUN * run + i);
+            for (uint j = 0; j < 4; j++) {
+                values[i + j] = scale * float(as_type<half>(ushort(((word >> (8 * j)) & 255) << 8)));
+            }
+        }
+    }
+};
+
+static inline void expand_four_bits(device const uchar *codes, thread const Steps &steps, thread float *values) {
+    for (uint i = 0; i < RUN; i += 8) {
+        const uint word = word_at(codes, i / 2);
+        for (uint j = 0; j < 8; j++) {
+            values[i + j] = steps.number((word >> (4 * j)) & 15);
+        }
+    }
+}
+
+static inline void expand_eight_bits(device const uchar *codes, thread const Steps &steps, thread float *values) {
+    for (uint i = 0; i < RUN; i += 4) {
+        const uint word = word_at(codes, i);
+        for (uint j = 0; j < 4; j++) {
+            values[i + j] = steps.number((word >> (8 * j)) & 255);
+        }
+    }
+}
+
+struct Int4 {
+    enum : uint { ELEMENTS = 64, BYTES = 40 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const Steps steps = { float_at(block, 0), 0.0f, float_at(block, 4) };
+        expand_four_bits(block + 8 + 8 * run, steps, values);
+    }
+};
+
+struct Int8 {
+    enum : uint { ELEMENTS = 64, BYTES = 72 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const Steps steps = { float_at(block, 0), 0.0f, float_at(block, 4) };
+        expand_eight_bits(block + 8 + RUN * run, steps, values);
+    }
+};
+
+// A scale and a minimum for every two runs.
+struct Int4Of32 {
+    enum : uint { ELEMENTS = 64, BYTES = 48 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const uint half_of_block = run / 2;
+        const Steps steps = { float_at(block, 4 * half_of_block), 0.0f, float_at(block, 8 + 4 * half_of_block) };
+        expand_four_bits(block + 16 + 8 * run, steps, values);
+    }
+};
+
+struct Int8Of32 {
+    enum : uint { ELEMENTS = 64, BYTES = 80 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const uint half_of_block = run / 2;
+        const Steps steps = { float_at(block, 4 * half_of_block), 0.0f, float_at(block, 8 + 4 * half_of_block) };
+        expand_eight_bits(block + 16 + RUN * run, steps, values);
     }
 };
 

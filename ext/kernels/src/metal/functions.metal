@@ -57,6 +57,10 @@ struct ReluSquared {
     static float apply(float x) { return x < 0.0f ? 0.0f : x * x; }
 };
 
+struct Relu6 {
+    static float apply(float x) { return x < 0.0f ? 0.0f : (x > 6.0f ? 6.0f : x); }
+};
+
 struct Sigmoid {
     static float apply(float x) { return 1.0f / (1.0f + exp(-x)); }
 };
@@ -89,6 +93,7 @@ static inline float activated(float x, uint kind) {
         case 5: return Tanh::apply(x);
         case 6: return Sigmoid::apply(x);
         case 7: return ReluSquared::apply(x);
+        case 8: return Relu6::apply(x);
         default: return x;
     }
 }

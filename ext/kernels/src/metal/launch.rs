@@ -189,6 +189,7 @@ fn activation_kernel(activation: Activation) -> &'static str {
         Activation::Tanh => "tanh",
         Activation::Sigmoid => "sigmoid",
         Activation::ReluSquared => "relu_squared",
+        Activation::Relu6 => "relu6",
         Activation::Identity => "identity",
     }
 }

@@ -312,7 +312,7 @@ fn softmax_masked(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-const ACTIVATIONS: [Activation; 9] = [
+const ACTIVATIONS: [Activation; 10] = [
     Activation::Gelu,
     Activation::GeluTanh,
     Activation::QuickGelu,
@@ -321,6 +321,7 @@ const ACTIVATIONS: [Activation; 9] = [
     Activation::Tanh,
     Activation::Sigmoid,
     Activation::ReluSquared,
+    Activation::Relu6,
     Activation::Identity,
 ];
 

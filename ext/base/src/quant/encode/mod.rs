@@ -160,7 +160,10 @@ fn encode(kind: BlockType, values: &[f32], importance: Option<Importance<'_>>, b
         | BlockType::Iq2
         | BlockType::Fp8
         | BlockType::Int4
-        | BlockType::Int8 => {}
+        | BlockType::Int8
+        | BlockType::E5m2
+        | BlockType::Int4Of32
+        | BlockType::Int8Of32 => {}
     }
 }
 

@@ -77,12 +77,17 @@ impl Device {
     }
 
     /// Runs `work` with the threads that compute kept awake, where there are any.
-    pub fn keeping_awake<T>(self, work: impl FnOnce() -> T) -> T {
+    fn keeping_awake<T>(self, work: impl FnOnce() -> T) -> T {
         if self.computes_on_threads() {
             threads::awake(work)
         } else {
             work()
         }
+    }
+
+    /// Runs `work` in the thread pool, with its threads kept awake where they compute.
+    pub fn compute<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        threads::install(|| self.keeping_awake(work))
     }
 
     /// What a model computes in unless told, by the type that its checkpoint has.

@@ -36,7 +36,7 @@ impl Own for Frame {
 struct Style {
     epsilon: f64,
     framed: bool,
-    activation: Layer,
+    activation: Activation,
 }
 
 #[derive(Clone, Copy)]
@@ -57,22 +57,12 @@ const PLAIN: Step = Step {
 
 impl Style {
     fn read(raw: &RawConfig) -> Result<Self> {
-        let activation = match raw.opt_string("hidden_act")?.unwrap_or("relu6") {
-            "relu6" => Layer::Clamp(0.0, 6.0),
-            name => Layer::Activation(crate::models::config::activation(name, raw.file())?),
-        };
+        let name = raw.opt_string("hidden_act")?.unwrap_or("relu6");
         Ok(Self {
             epsilon: raw.opt_f64("layer_norm_eps")?.unwrap_or(0.001),
             framed: raw.opt_bool("tf_padding")?.unwrap_or(true),
-            activation,
+            activation: crate::models::config::activation(name, raw.file())?,
         })
-    }
-
-    fn activation(&self) -> Layer {
-        match &self.activation {
-            Layer::Activation(activation) => Layer::Activation(*activation),
-            _ => Layer::Clamp(0.0, 6.0),
-        }
     }
 
     /// Adds the layers of a convolution, and returns its channels.
@@ -103,13 +93,14 @@ impl Style {
             }),
             groups: if step.single { inputs } else { 1 },
             epsilon: self.epsilon,
-            ..Convolution::new("convolution", "normalization", None)
+            ..Convolution::new(
+                "convolution",
+                "normalization",
+                step.activated.then_some(self.activation),
+            )
         };
         let (layer, channels) = Layer::load(modules, inputs, of)?;
         layers.push(layer);
-        if step.activated {
-            layers.push(self.activation());
-        }
         Ok(channels)
     }
 }

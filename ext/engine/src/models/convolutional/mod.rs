@@ -28,8 +28,6 @@ pub enum Layer {
     Pad,
     /// scale · x + shift
     Affine(f32, f32),
-    /// Nothing below the first, nothing above the second.
-    Clamp(f32, f32),
     /// Zeros to the left, to the right, above and below.
     Frame([usize; 4]),
     /// Multiplied by what layers make of the mean of all places.
@@ -113,11 +111,6 @@ impl Layer {
             Self::Pool(window, pooling) => map.pooled(*window, *pooling),
             Self::Pad => map.padded(1, 1),
             Self::Affine(scale, shift) => map.affine(*scale, *shift),
-            Self::Clamp(least, most) => {
-                let (least, most) = (*least, *most);
-                let bounds = kernels::Pointwise::Clamp { least, most };
-                map.with(kernels::pointwise(&map.rows, bounds)?)
-            }
             Self::Frame(sides) => map.framed(*sides),
             Self::Excite(layers) => {
                 let mean = FeatureMap::new(map.mean()?.unsqueeze(0)?.contiguous()?, (1, 1))?;
@@ -201,7 +194,6 @@ impl Layer {
             Self::Pool(..)
             | Self::Pad
             | Self::Affine(..)
-            | Self::Clamp(..)
             | Self::Frame(_)
             | Self::Activation(_)
             | Self::Channels(..) => Ok(()),

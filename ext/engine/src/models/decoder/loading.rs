@@ -216,10 +216,12 @@ fn branch(
             state,
             mlp,
         } => {
-            let [kept, scale] = match config.sublayers(weights.layer).state {
-                _ if second == 1 => mlp,
-                true => state,
-                false => attention,
+            let [kept, scale] = if second == 1 {
+                mlp
+            } else if config.sublayers(weights.layer).state {
+                state
+            } else {
+                attention
             };
             (Some(factor(parameters, kept)?), scale)
         }

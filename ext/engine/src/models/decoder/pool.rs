@@ -410,7 +410,7 @@ impl KvPool {
             self.book.release(page);
         }
         sequence.passed = sequence.passed.max(passed);
-        // Whoever reads more than the window sees the sequence's own there, and not what others write.
+        // A query that reads more than the window sees the sequence's own there, and not what others write.
         if let Some(&own) = sequence.pages.get(sequence.passed) {
             sequence.pages[..sequence.passed].fill(own);
         }

@@ -2,16 +2,17 @@
 
 use candle_core::Tensor;
 
+use super::block::{Block, Settings};
+use crate::models::config::activation;
 use crate::models::modules::{Convolution, Modules};
 use crate::models::swin::{Windows, WINDOW};
 use crate::models::towers::scores::{mixed, Scores};
 use crate::nn::feature_map::FeatureMap;
-use crate::nn::{elementwise, Conv2d, Epilogue, Inventory, Linear, Norm};
+use crate::nn::{elementwise, Conv2d, Inventory, Norm};
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, WIDTH};
 use formats::image::CHANNELS;
 use kernels::tensor::matmul::matmul;
-use kernels::Activation;
 
 /// Of norms that the configuration does not name.
 const EPSILON: f32 = 1e-6;
@@ -32,14 +33,7 @@ pub struct ImageEncoder {
 
 #[derive(Debug)]
 struct Layer {
-    before: Norm,
-    qkv: Linear,
-    output: Linear,
-    after: Norm,
-    up: Linear,
-    down: Linear,
-    activation: Activation,
-    heads: usize,
+    block: Block,
     /// `None`: the whole picture.
     window: Option<usize>,
     /// Of rows and of columns: [own place, width of a head, other place].
@@ -73,22 +67,18 @@ impl Layer {
         let heads = raw
             .opt_usize_in("num_attention_heads", HEADS)?
             .unwrap_or(12);
-        crate::models::detection::attention::check_heads(modules, width, heads)?;
         let epsilon = raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32;
-        let norm = |name: &str| modules.layer_norm(name, width, epsilon);
         let attention = modules.at("attn");
-        let up = modules.linear("mlp.lin1", width)?;
         let name = raw.opt_string("hidden_act")?.unwrap_or("gelu");
         let size = window.unwrap_or(edge);
-        Ok(Self {
-            before: norm("layer_norm1")?,
-            qkv: attention.sized_linear("qkv", width, 3 * width)?,
-            output: attention.sized_linear("proj", width, width)?,
-            after: norm("layer_norm2")?,
-            down: modules.sized_linear("mlp.lin2", up.outputs(), width)?,
-            up,
-            activation: crate::models::config::activation(name, raw.file())?,
+        let settings = Settings {
             heads,
+            epsilon,
+            activation: activation(name, raw.file())?,
+        };
+        let feed = ["mlp.lin1", "mlp.lin2"];
+        Ok(Self {
+            block: Block::load(modules, feed, (width, width), settings)?,
             window,
             distances: if raw.opt_bool("use_rel_pos")?.unwrap_or(true) {
                 Some([
@@ -102,7 +92,7 @@ impl Layer {
     }
 
     fn forward(&self, map: &FeatureMap) -> Result<FeatureMap> {
-        let normed = map.with(self.before.forward(&map.rows)?)?;
+        let normed = map.with(self.block.before.forward(&map.rows)?)?;
         let size = self.window.unwrap_or(map.height);
         let windows = Windows::new(map.size(), size, 0);
         let divided = normed.picked(windows.rows, 0.0)?.contiguous()?;
@@ -111,22 +101,18 @@ impl Layer {
         let places = Tensor::from_vec(places, map.height * map.width, found.device())?;
         let found = found.index_select(&places, 0)?.contiguous()?;
         let x = elementwise::add(&map.rows, &found)?;
-        let epilogue = Epilogue {
-            activation: Some(self.activation),
-            ..Epilogue::default()
-        };
-        let inner = self.up.forward_with(&self.after.forward(&x)?, &epilogue)?;
-        map.with(elementwise::add(&x, &self.down.forward(&inner)?)?)
+        map.with(self.block.fed(&x)?)
     }
 
     /// `x` is [windows · places, width].
     fn attend(&self, x: &Tensor, (count, size): (usize, usize)) -> Result<Tensor> {
         let (area, width) = (size * size, x.dim(1)?);
-        let own = width / self.heads;
-        let all = self.qkv.forward(x)?;
+        let heads = self.block.heads;
+        let own = width / heads;
+        let all = self.block.qkv.forward(x)?;
         let part = |number: usize| -> Result<Tensor> {
             let rows = all.narrow(1, number * width, width)?.contiguous()?;
-            let rows = rows.reshape((count, area, self.heads, own))?;
+            let rows = rows.reshape((count, area, heads, own))?;
             Ok(rows.transpose(1, 2)?.contiguous()?)
         };
         let (q, k, v) = (part(0)?, part(1)?, part(2)?);
@@ -135,16 +121,9 @@ impl Layer {
             None => None,
         };
         let added: Vec<&Tensor> = bias.iter().collect();
-        self.output
+        self.block
+            .output
             .forward(&mixed([&q, &k, &v], Scores::Product, &added)?)
-    }
-
-    fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        for linear in [&self.qkv, &self.output, &self.up, &self.down] {
-            inventory.add_linear(linear)?;
-        }
-        inventory.add_norm(&self.before)?;
-        inventory.add_norm(&self.after)
     }
 }
 
@@ -239,7 +218,7 @@ impl ImageEncoder {
         }
         self.layers
             .iter()
-            .try_for_each(|layer| layer.list(inventory))?;
+            .try_for_each(|layer| layer.block.list(inventory))?;
         inventory.add_norm(&self.narrow_norm)?;
         inventory.add_norm(&self.smooth_norm)
     }

@@ -3,20 +3,19 @@
 
 use candle_core::Tensor;
 
+use super::block::{Block, Settings};
 use crate::models::config::activation;
 use crate::models::convolutional::sizes;
-use crate::models::detection::attention::check_heads;
 use crate::models::modules::{Convolution, Modules};
 use crate::models::swin::{Windows, WINDOW};
 use crate::models::vision::config::GridPositions;
 use crate::models::vision::positions::GridTable;
 use crate::nn::feature_map::{FeatureMap, Pooling, Window};
 use crate::nn::{attention, elementwise, AttentionKind, AttentionOptions};
-use crate::nn::{Conv2d, Epilogue, Inventory, Linear, Norm};
+use crate::nn::{Conv2d, Inventory, Linear};
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::{RawConfig, WIDTH};
 use formats::image::CHANNELS;
-use kernels::Activation;
 
 /// Of edges that the configuration has two numbers for.
 const MOST: usize = 1024;
@@ -41,14 +40,7 @@ pub struct ImageEncoder {
 
 #[derive(Debug)]
 struct Layer {
-    before: Norm,
-    qkv: Linear,
-    output: Linear,
-    after: Norm,
-    up: Linear,
-    down: Linear,
-    activation: Activation,
-    heads: usize,
+    block: Block,
     /// `None`: the whole picture.
     window: Option<usize>,
     /// Queries become fewer: the largest of so many rows and columns.
@@ -62,9 +54,7 @@ struct Layer {
 struct Stage {
     inputs: usize,
     width: usize,
-    heads: usize,
-    epsilon: f32,
-    activation: Activation,
+    settings: Settings,
 }
 
 impl Layer {
@@ -75,21 +65,13 @@ impl Layer {
         stride: usize,
     ) -> Result<Self> {
         let (inputs, width) = (stage.inputs, stage.width);
-        check_heads(modules, width, stage.heads)?;
         if stride > 1 && inputs == width {
             let reason = "a stage that makes maps smaller keeps their width";
             return Err(modules.corrupt(reason.into()));
         }
-        let up = modules.linear("mlp.proj_in", width)?;
+        let feed = ["mlp.proj_in", "mlp.proj_out"];
         Ok(Self {
-            before: modules.layer_norm("layer_norm1", inputs, stage.epsilon)?,
-            qkv: modules.sized_linear("attn.qkv", inputs, 3 * width)?,
-            output: modules.sized_linear("attn.proj", width, width)?,
-            after: modules.layer_norm("layer_norm2", width, stage.epsilon)?,
-            down: modules.sized_linear("mlp.proj_out", up.outputs(), width)?,
-            up,
-            activation: stage.activation,
-            heads: stage.heads,
+            block: Block::load(modules, feed, (inputs, width), stage.settings)?,
             window,
             stride,
             around: if inputs == width {
@@ -101,30 +83,21 @@ impl Layer {
     }
 
     fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        for linear in [&self.qkv, &self.output, &self.up, &self.down]
-            .into_iter()
-            .chain(&self.around)
-        {
+        if let Some(linear) = &self.around {
             inventory.add_linear(linear)?;
         }
-        inventory.add_norm(&self.before)?;
-        inventory.add_norm(&self.after)
+        self.block.list(inventory)
     }
 
     fn forward(&self, map: &FeatureMap) -> Result<FeatureMap> {
-        let normed = map.with(self.before.forward(&map.rows)?)?;
+        let normed = map.with(self.block.before.forward(&map.rows)?)?;
         let around = match &self.around {
             Some(linear) => self.smaller(&normed.with(linear.forward(&normed.rows)?)?)?,
             None => map.clone(),
         };
         let found = self.attended(&normed, around.size())?;
         let x = elementwise::add(&around.rows, &found)?;
-        let epilogue = Epilogue {
-            activation: Some(self.activation),
-            ..Epilogue::default()
-        };
-        let inner = self.up.forward_with(&self.after.forward(&x)?, &epilogue)?;
-        around.with(elementwise::add(&x, &self.down.forward(&inner)?)?)
+        around.with(self.block.fed(&x)?)
     }
 
     fn smaller(&self, map: &FeatureMap) -> Result<FeatureMap> {
@@ -142,12 +115,13 @@ impl Layer {
     fn attended(&self, map: &FeatureMap, size: (usize, usize)) -> Result<Tensor> {
         let Some(edge) = self.window else {
             let rows = self.mixed(&map.rows, 1, map.size())?;
-            return self.output.forward(&rows);
+            return self.block.output.forward(&rows);
         };
         let windows = Windows::new(map.size(), edge, 0);
         let (count, places) = (windows.count, windows.places);
         let divided = map.picked(windows.rows, 0.0)?.contiguous()?;
         let rows = self
+            .block
             .output
             .forward(&self.mixed(&divided, count, (edge, edge))?)?;
         let places = match self.stride {
@@ -167,7 +141,7 @@ impl Layer {
 
     /// `rows` are those of so many windows of a size; the result has fewer where the layer makes maps smaller.
     fn mixed(&self, rows: &Tensor, windows: usize, size: (usize, usize)) -> Result<Tensor> {
-        let all = self.qkv.forward(rows)?;
+        let all = self.block.qkv.forward(rows)?;
         let width = all.dim(1)? / 3;
         let part = |number: usize| all.narrow(1, number * width, width)?.contiguous();
         let (mut q, k, v) = (part(0)?, part(1)?, part(2)?);
@@ -184,14 +158,14 @@ impl Layer {
             };
             own = high * wide;
         }
+        let head = width / self.block.heads;
         let heads = |x: &Tensor| -> Result<Tensor> {
             let count = x.dim(0)?;
-            Ok(x.contiguous()?
-                .reshape((count, self.heads, width / self.heads))?)
+            Ok(x.contiguous()?.reshape((count, self.block.heads, head))?)
         };
         let ends =
             |each: usize| -> Vec<u32> { (0..=windows).map(|at| (at * each) as u32).collect() };
-        let scale = 1.0 / ((width / self.heads) as f32).sqrt();
+        let scale = 1.0 / (head as f32).sqrt();
         let options = AttentionOptions::new(AttentionKind::Bidirectional, scale);
         let found = attention(
             &heads(&q)?,
@@ -416,9 +390,11 @@ fn stages(
             let stage = Stage {
                 inputs,
                 width,
-                heads: heads[number],
-                epsilon: raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32,
-                activation: activation(name, raw.file())?,
+                settings: Settings {
+                    heads: heads[number],
+                    epsilon: raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-6) as f32,
+                    activation: activation(name, raw.file())?,
+                },
             };
             let modules = body.at(format!("blocks.{}", layers.len()));
             let stride = if pooled { stride } else { 1 };

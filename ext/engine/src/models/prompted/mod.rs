@@ -1,5 +1,6 @@
 //! Segment Anything and its second version: the masks of what points and boxes show.
 
+mod block;
 mod decoder;
 pub mod encoder;
 mod hiera;

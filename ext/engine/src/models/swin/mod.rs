@@ -11,6 +11,7 @@ use super::towers::scores::{mixed, Scores};
 use crate::nn::{elementwise, Epilogue, FeatureMap, Inventory, Linear, Norm};
 use crate::{Error, Result};
 use base::runtime::memory;
+use kernels::attention::windows::{attention_in_windows, WindowBias};
 use kernels::Activation;
 use windows::distances;
 
@@ -177,7 +178,8 @@ impl Block {
         })
     }
 
-    fn attend(&self, map: &FeatureMap) -> Result<FeatureMap> {
+    /// With a residual where there is one.
+    fn attend(&self, map: &FeatureMap, residual: Option<&Tensor>) -> Result<FeatureMap> {
         let mut shift = self.shift;
         let least = map.height.min(map.width);
         if self.shrinks && least <= self.window {
@@ -203,16 +205,32 @@ impl Block {
         let places = windows.places;
         let number = places.len();
         let rows = found.index_select(&Tensor::from_vec(places, number, device)?, 0)?;
-        map.with(rows.contiguous()?)
+        let epilogue = Epilogue {
+            residual,
+            ..Epilogue::default()
+        };
+        map.with(self.output.forward_with(&rows.contiguous()?, &epilogue)?)
     }
 
-    /// [windows · places, width] of the same.
+    /// [windows · places, width] of the same, as the heads find them.
     fn mixed(&self, x: &Tensor, area: usize, mask: Option<&Tensor>) -> Result<Tensor> {
         let (rows, width) = x.dims2()?;
-        let heads = |linear: &Linear| -> Result<Tensor> {
+        let [q, k, v] = [&self.query, &self.key, &self.value].map(|linear| linear.forward(x));
+        let (q, k, v) = (q?, k?, v?);
+        let bias = WindowBias {
+            area,
+            heads: self.heads,
+            of_heads: &self.bias,
+            of_windows: mask,
+        };
+        if self.scale.is_none() {
+            if let Some(found) = attention_in_windows([&q, &k, &v], &bias)? {
+                return Ok(found);
+            }
+        }
+        let heads = |rows_of: &Tensor| -> Result<Tensor> {
             let shape = (rows / area, area, self.heads, width / self.heads);
-            let rows = linear.forward(x)?.reshape(shape)?;
-            Ok(rows.transpose(1, 2)?.contiguous()?)
+            Ok(rows_of.reshape(shape)?.transpose(1, 2)?.contiguous()?)
         };
         let mut added = vec![&self.bias];
         added.extend(mask);
@@ -220,17 +238,21 @@ impl Block {
             Some(scale) => Scores::Cosine(scale),
             None => Scores::Product,
         };
-        let inputs = [heads(&self.query)?, heads(&self.key)?, heads(&self.value)?];
-        self.output
-            .forward(&mixed(inputs.each_ref(), scores, &added)?)
+        let inputs = [heads(&q)?, heads(&k)?, heads(&v)?];
+        mixed(inputs.each_ref(), scores, &added)
     }
 
-    fn feed(&self, x: &Tensor) -> Result<Tensor> {
+    fn feed(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let epilogue = Epilogue {
             activation: Some(self.activation),
             ..Epilogue::default()
         };
-        self.down.forward(&self.up.forward_with(x, &epilogue)?)
+        let behind = Epilogue {
+            residual,
+            ..Epilogue::default()
+        };
+        self.down
+            .forward_with(&self.up.forward_with(x, &epilogue)?, &behind)
     }
 
     pub fn forward(&self, map: &FeatureMap) -> Result<FeatureMap> {
@@ -238,13 +260,16 @@ impl Block {
         match self.version {
             Version::First => {
                 let normed = map.with(self.before.forward(&map.rows)?)?;
-                let map = add(&map.rows, &self.attend(&normed)?.rows)?;
-                add(&map.rows, &self.feed(&self.after.forward(&map.rows)?)?)
+                let map = self.attend(&normed, Some(&map.rows))?;
+                map.with(self.feed(&self.after.forward(&map.rows)?, Some(&map.rows))?)
             }
             Version::Second => {
-                let attended = self.attend(map)?;
+                let attended = self.attend(map, None)?;
                 let map = add(&map.rows, &self.before.forward(&attended.rows)?)?;
-                add(&map.rows, &self.after.forward(&self.feed(&map.rows)?)?)
+                add(
+                    &map.rows,
+                    &self.after.forward(&self.feed(&map.rows, None)?)?,
+                )
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::gathering::blocks;
+use super::patch_grid::blocks;
 use crate::models::config;
 use crate::models::modules::Modules;
 use crate::models::rope::Place;
@@ -15,7 +15,6 @@ use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, WIDTH};
 use formats::image::{PatchOrder, View, CHANNELS};
-use formats::weights::WeightSource;
 use kernels::{Activation, Pointwise, RopeKind, Rotation};
 
 #[derive(Debug)]
@@ -137,15 +136,11 @@ impl Clipped {
     /// From the configuration of the tower; rows have `outputs` numbers.
     pub fn load(
         raw: &RawConfig,
-        source: &dyn WeightSource,
-        (device, dtype): (&Device, DType),
-        (outputs, int8): (usize, bool),
+        modules: &Modules<'_>,
+        outputs: usize,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let sizes = Sizes::read(raw)?;
-        let mut names = source.names();
-        names.sort();
-        let modules = Modules::new(source, &names, (device, dtype), int8);
         let tower = modules.at("model.vision_tower|vision_tower");
         let hidden = sizes.hidden;
         let embedder = tower.at("patch_embedder");
@@ -171,18 +166,18 @@ impl Clipped {
                 hidden,
             )?,
             positions: [table.get(0)?, table.get(1)?],
-            rope: Rope::new(of_axis.repeat(2), 1.0, RopeKind::Half, 1, device)?,
+            rope: Rope::new(of_axis.repeat(2), 1.0, RopeKind::Half, 1, modules.device())?,
             layers,
             standard: if raw.opt_bool("standardize")?.unwrap_or(false) {
                 Some([standard("std_bias")?, standard("std_scale")?])
             } else {
                 None
             },
-            norm: plain_norm(hidden, sizes.epsilon, (device, dtype))?,
+            norm: plain_norm(hidden, sizes.epsilon, (modules.device(), modules.dtype()))?,
             projection: leads.sized_linear("embedding_projection", hidden, outputs)?,
             sizes,
-            device: device.clone(),
-            dtype,
+            device: modules.device().clone(),
+            dtype: modules.dtype(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::gathering::{blocks, likeliest, margins, smaller};
+use super::patch_grid::{blocks, likeliest, margins, smaller};
 pub use super::shown::Rows;
 use crate::models::config::NormConfig;
 use crate::models::decoder::image_embeddings::Grid;

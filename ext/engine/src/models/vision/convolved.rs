@@ -13,7 +13,6 @@ use crate::nn::{
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::RawConfig;
 use formats::image::{View, CHANNELS};
-use formats::weights::WeightSource;
 use kernels::Activation;
 
 const ARCHITECTURES: [&str; 2] = ["fastvit_mci3", "fastvit_mci4"];
@@ -85,9 +84,8 @@ impl Convolved {
     /// From the configuration of the whole model; rows have `outputs` numbers.
     pub fn load(
         raw: &RawConfig,
-        source: &dyn WeightSource,
-        (device, dtype): (&Device, DType),
-        (outputs, int8): (usize, bool),
+        modules: &Modules<'_>,
+        outputs: usize,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let vision = raw.nested("vision_config")?;
@@ -97,9 +95,6 @@ impl Convolved {
                 format!("the architecture {architecture:?} of a vision tower is not supported");
             return Err(Error::unsupported(raw.file(), reason));
         }
-        let mut names = source.names();
-        names.sort();
-        let modules = Modules::new(source, &names, (device, dtype), int8);
         let tower = modules.at("model.vision_tower.timm_model|vision_tower.timm_model");
         if !tower.has("stem.0.reparam_conv") {
             let reason = "the vision tower has branches for training: save it in inference mode";
@@ -127,8 +122,8 @@ impl Convolved {
             down: leads.sized_linear("linear_2", up.outputs(), outputs)?,
             up,
             activation: config::activation(activation, raw.file())?,
-            device: device.clone(),
-            dtype,
+            device: modules.device().clone(),
+            dtype: modules.dtype(),
         })
     }
 

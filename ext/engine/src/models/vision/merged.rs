@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::gathering::blocks;
+use super::patch_grid::blocks;
 use super::positions::nearest;
 use crate::models::config;
 use crate::models::detection::attention::check_heads;
@@ -16,7 +16,6 @@ use crate::{CancelToken, Error, Result};
 use base::runtime::device::ensure_activations;
 use formats::files::raw_config::{RawConfig, HEADS, LAYERS, WIDTH};
 use formats::image::{PatchOrder, View, CHANNELS};
-use formats::weights::WeightSource;
 use kernels::Activation;
 
 /// The edge of windows and of blocks.
@@ -81,9 +80,8 @@ impl Merged {
     /// From the configuration of the whole model; rows have `outputs` numbers.
     pub fn load(
         raw: &RawConfig,
-        source: &dyn WeightSource,
-        (device, dtype): (&Device, DType),
-        (outputs, int8): (usize, bool),
+        modules: &Modules<'_>,
+        outputs: usize,
         cancel: &CancelToken,
     ) -> Result<Self> {
         let vision = raw.nested("vision_config")?;
@@ -100,9 +98,6 @@ impl Merged {
         let name = vision.opt_string("hidden_act")?;
         let activation = config::activation(name.unwrap_or("gelu_pytorch_tanh"), raw.file())?;
         check_edges(raw, &vision)?;
-        let mut names = source.names();
-        names.sort();
-        let modules = Modules::new(source, &names, (device, dtype), int8);
         let tower = modules.at("model.vision_tower|vision_tower");
         check_heads(&tower, width, heads)?;
         let mut layers = Vec::new();
@@ -155,8 +150,8 @@ impl Merged {
             rounds: (0..times).map(round).collect::<Result<_>>()?,
             patch,
             width,
-            device: device.clone(),
-            dtype,
+            device: modules.device().clone(),
+            dtype: modules.dtype(),
         })
     }
 

@@ -7,6 +7,7 @@ use super::connector::Rows;
 use super::convolved::Convolved;
 use super::merged::Merged;
 use super::windowed::Windowed;
+use crate::models::modules::Modules;
 use crate::nn::Inventory;
 use crate::{CancelToken, Error, Result};
 use formats::files::raw_config::RawConfig;
@@ -40,21 +41,24 @@ impl Own {
         config: &OwnConfig,
         source: &dyn WeightSource,
         place: (&Device, DType),
-        sizes: (usize, bool),
+        (outputs, int8): (usize, bool),
         cancel: &CancelToken,
     ) -> Result<Self> {
+        let mut names = source.names();
+        names.sort();
+        let modules = Modules::new(source, &names, place, int8);
         Ok(match config {
             OwnConfig::Windowed(raw) => {
-                Self::Windowed(Box::new(Windowed::load(raw, source, place, sizes, cancel)?))
+                Self::Windowed(Box::new(Windowed::load(raw, &modules, outputs, cancel)?))
             }
-            OwnConfig::Convolved(raw) => Self::Convolved(Box::new(Convolved::load(
-                raw, source, place, sizes, cancel,
-            )?)),
+            OwnConfig::Convolved(raw) => {
+                Self::Convolved(Box::new(Convolved::load(raw, &modules, outputs, cancel)?))
+            }
             OwnConfig::Merged(raw) => {
-                Self::Merged(Box::new(Merged::load(raw, source, place, sizes, cancel)?))
+                Self::Merged(Box::new(Merged::load(raw, &modules, outputs, cancel)?))
             }
             OwnConfig::Clipped(raw) => {
-                Self::Clipped(Box::new(Clipped::load(raw, source, place, sizes, cancel)?))
+                Self::Clipped(Box::new(Clipped::load(raw, &modules, outputs, cancel)?))
             }
         })
     }

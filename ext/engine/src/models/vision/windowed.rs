@@ -8,7 +8,6 @@ use crate::nn::{Conv2d, FeatureMap, Inventory, Linear};
 use crate::{CancelToken, Result};
 use formats::files::raw_config::RawConfig;
 use formats::image::View;
-use formats::weights::WeightSource;
 
 #[derive(Debug)]
 pub struct Windowed {
@@ -23,32 +22,29 @@ impl Windowed {
     /// From the configuration of the tower; rows have `outputs` numbers.
     pub fn load(
         raw: &RawConfig,
-        source: &dyn WeightSource,
-        (device, dtype): (&Device, DType),
-        (outputs, int8): (usize, bool),
+        modules: &Modules<'_>,
+        outputs: usize,
         cancel: &CancelToken,
     ) -> Result<Self> {
-        let names = source.names();
-        let modules = Modules::new(source, &names, (device, dtype), int8);
         let tower = modules.at("model.vision_tower|vision_tower");
         let images = ImageEncoder::load(raw, &tower, cancel)?;
-        let modules = modules.at("model.multi_modal_projector|multi_modal_projector");
+        let leads = modules.at("model.multi_modal_projector|multi_modal_projector");
         let halved = |name: &str, inputs: usize| {
             let of = Convolution {
                 stride: 2,
                 ..Convolution::new(name, "", None)
             };
-            modules.convolution(inputs, of)
+            leads.convolution(inputs, of)
         };
         let first = halved("conv_upsampler1", images.channels())?;
         let second = halved("conv_upsampler2", first.outputs())?;
-        let projector = modules.sized_linear("multimodal_projector", second.outputs(), outputs)?;
+        let projector = leads.sized_linear("multimodal_projector", second.outputs(), outputs)?;
         Ok(Self {
             images,
             smaller: [first, second],
             projector,
-            device: device.clone(),
-            dtype,
+            device: modules.device().clone(),
+            dtype: modules.dtype(),
         })
     }
 

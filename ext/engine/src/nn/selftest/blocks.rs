@@ -36,9 +36,52 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             aligned_cases(bench, kind)?;
         }
     }
-    let mixes = formats(bench).contains(&BlockType::Q6K);
+    let (mixes, orders) = [BlockType::Q6K, BlockType::Int8]
+        .map(|kind| formats(bench).contains(&kind))
+        .into();
     let mut rows = [1, 3, 33].into_iter().filter(|_| mixes);
-    rows.try_for_each(|rows| mixed_case(bench, rows))
+    rows.try_for_each(|rows| mixed_case(bench, rows))?;
+    let mut rows = [1, 3, 33].into_iter().filter(|_| orders);
+    rows.try_for_each(|rows| ordered_case(bench, rows))
+}
+
+/// Matrices whose columns are in another order, of which some share it.
+fn ordered_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
+    let (inputs, outputs) = (256, 20);
+    let (x, values) = bench.tensor(&[rows, inputs])?;
+    let mut layers = Vec::new();
+    let mut wanted = Vec::new();
+    for (kind, step) in [
+        (BlockType::Int8, 37),
+        (BlockType::Q4_0, 37),
+        (BlockType::Nf4, 101),
+        (BlockType::Nf4, 1),
+    ] {
+        let mut matrix = random_matrix(kind, outputs, inputs);
+        let columns = 0..inputs as u32;
+        matrix.order = (step > 1).then(|| columns.map(|at| at * step % inputs as u32).collect());
+        wanted.push(products_of(&values, &matrix.dequantize()?, inputs));
+        let place = (bench.device, bench.dtype);
+        layers.push(Linear::quantized(matrix, None, place)?);
+    }
+    for (at, others) in [(0, 1), (1, 2), (2, 3)] {
+        let case = format!("{rows} rows in another order, {at}");
+        bench.check_sums("blocks", case, &layers[at].forward(&x)?, &wanted[at])?;
+        let pair = vec![layers[at].clone(), layers[others].clone()];
+        let heads = Projection::split(pair)?.heads(&x, 1, &[])?;
+        for (part, want) in heads.iter().zip([&wanted[at], &wanted[others]]) {
+            let case = format!("{rows} rows in two orders, {at}");
+            bench.check_sums("blocks", case, part, want)?;
+        }
+    }
+    if bench.dtype == DType::F16 {
+        return Ok(());
+    }
+    let want = gated(&wanted[0], &wanted[1], Activation::Gelu, bench.dtype);
+    layers.truncate(2);
+    let got = Projection::split(layers)?.activated(&x, Activation::Gelu, &[])?;
+    let case = format!("{rows} rows in one order gated");
+    bench.check_sums("blocks", case, &got, &want)
 }
 
 /// A few rows that begin where a GPU reads 16 bytes at once, times more outputs than it makes at a time.
@@ -85,14 +128,20 @@ fn mixed_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
 /// Those that were named, or all; how they expand has nothing to do with the dtype.
 fn formats(bench: &Bench<'_>) -> Vec<BlockType> {
     let named = |kind: &BlockType| bench.named.contains(&kind.name());
-    if BlockType::ALL.iter().any(named) {
-        return BlockType::ALL.into_iter().filter(named).collect();
+    let found: Vec<BlockType> = BlockType::every().filter(named).collect();
+    if !found.is_empty() {
+        return found;
     }
     let bounded = bench.extent.few || bench.extent.rows;
     if bounded && bench.dtype != DType::F32 {
-        vec![BlockType::Q4_0, BlockType::Q6K]
+        vec![
+            BlockType::Q4_0,
+            BlockType::Q6K,
+            BlockType::Nf4Bf16,
+            BlockType::Int8,
+        ]
     } else {
-        BlockType::ALL.to_vec()
+        BlockType::every().collect()
     }
 }
 

@@ -25,7 +25,7 @@ const ALL: &[(&str, Case)] = &[
 
 /// What can be run by its name; with a format of blocks goes `blocks`, for that format alone.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let formats = BlockType::ALL.iter().map(|kind| kind.name());
+    let formats = BlockType::every().map(BlockType::name);
     ALL.iter().map(|(name, _)| *name).chain(formats)
 }
 

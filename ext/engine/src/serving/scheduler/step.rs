@@ -305,12 +305,10 @@ impl Scheduler {
         };
         let started = Instant::now();
         let mut drafting = Duration::ZERO;
-        let computed = threads::install(|| {
-            self.device.keeping_awake(|| {
-                self.draft(&mut planned, shared, cancel)?;
-                drafting = started.elapsed();
-                self.compute(&mut planned, shared, cancel)
-            })
+        let computed = self.device.compute(|| {
+            self.draft(&mut planned, shared, cancel)?;
+            drafting = started.elapsed();
+            self.compute(&mut planned, shared, cancel)
         });
         let took = started.elapsed();
         let interrupted = computed.and_then(|result| result);

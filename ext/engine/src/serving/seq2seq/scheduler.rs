@@ -12,7 +12,6 @@ use crate::nn::PackedSequences;
 use crate::serving::leader::{caught, Leader, Request, Table};
 use crate::serving::Stats;
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 
 /// Before a step sources are encoded up to this many tokens, unless the first has more: meanwhile no request is
 /// decoded.
@@ -90,16 +89,16 @@ impl Leader for Seq2SeqScheduler {
             .iter_mut()
             .map(|(_, request)| &mut **request)
             .collect();
-        let chosen = threads::install(|| {
-            model.device.keeping_awake(|| {
+        let chosen = model
+            .device
+            .compute(|| {
                 let computed = compute_each(&model, &mut requests, cancel)?;
                 let choosing = requests.into_par_iter().zip(computed);
                 Ok(choosing
                     .map(|(request, computed)| choose(request, computed))
                     .collect::<Vec<_>>())
             })
-        })
-        .and_then(|chosen| chosen)?;
+            .and_then(|chosen| chosen)?;
         drop(running);
         let told: Vec<_> = parts.into_iter().map(|(request, _)| request).collect();
         for (request, (said, ended)) in told.into_iter().zip(chosen) {

@@ -163,7 +163,7 @@ impl Drafter {
         }))
     }
 
-    /// One step of the draft model; whoever has read everything drafts a token more.
+    /// One step of the draft model; a sequence that has read everything drafts a token more.
     fn step(
         &mut self,
         decoder: &Decoder,
@@ -327,7 +327,7 @@ impl Scheduler {
             let rows: usize = lines.iter().map(|line| line.tokens.len()).sum();
             let started = Instant::now();
             drafter.step(decoder, lines, vocabulary, cancel)?;
-            // Whoever is behind by more has a prompt to read.
+            // A sequence that is behind by more has a prompt to read.
             if rows <= 2 * lines.len() {
                 shared.prefill.note_draft(started.elapsed());
             }

@@ -1,4 +1,4 @@
-//! The adapters of a checkpoint that computes its weights anew for each task (Jina v3): low-rank matrices beside the
+//! The adapters of a checkpoint that computes its weights for each task (Jina v3): low-rank matrices beside the
 //! weights, in the same file or in folders as PEFT writes them.
 
 use std::collections::HashMap;
@@ -414,13 +414,6 @@ impl WeightSource for Adapted {
             return Ok(None);
         }
         self.inner.quantized(self.stored(name))
-    }
-
-    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        if self.updates.contains_key(name) {
-            return Ok(None);
-        }
-        self.inner.file_blocks(self.stored(name))
     }
 
     fn turned(&self, name: &str) -> bool {

@@ -13,7 +13,6 @@ use crate::tasks::loading::{self, Checkpoint, LoadedModel};
 use crate::tasks::vision::Picture;
 use crate::tasks::vlm::ImageEncoder;
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 use candle_core::Tensor;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -230,7 +229,11 @@ impl Visual {
             }
             pieces.push(Piece::Tokens(text));
         }
-        threads::install(|| encoder.forward_mixed(&pieces, cancel))?.map(Some)
+        loaded
+            .info
+            .device
+            .compute(|| encoder.forward_mixed(&pieces, cancel))?
+            .map(Some)
     }
 
     /// The tokens of a picture, and what is held as long as they are used.

@@ -21,7 +21,7 @@ use crate::generation;
 use crate::models::speech::config::{SpeechOutput, StemConfig};
 use crate::models::speech::{Blueprint, SpeechModel};
 use crate::{CancelToken, Device, Error, Result};
-use base::runtime::{memory, threads};
+use base::runtime::memory;
 use formats::audio::{Extractor, LogMel, Windows};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
@@ -116,7 +116,7 @@ impl LabelParts {
 }
 
 fn compute<T: Send>(device: &Device, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    threads::install(|| device.keeping_awake(work)).and_then(|result| result)
+    device.compute(work).and_then(|result| result)
 }
 
 impl TranscribeModel {

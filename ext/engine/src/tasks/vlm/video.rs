@@ -13,7 +13,6 @@ use crate::models::vision::vlm::{Token, VideoConfig};
 use crate::tasks::generate::LanguageModel;
 use crate::tasks::vision::Picture;
 use crate::{CancelToken, Error, Result};
-use base::runtime::threads;
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
 use formats::image::{FrameKind, Image, VideoProcessor};
@@ -182,7 +181,7 @@ impl ImageEncoder {
                     }
                 })
             }
-            ImageTower::Own(_, own) => threads::install(|| -> Result<Vec<Rows>> {
+            ImageTower::Own(_, own) => self.device.compute(|| -> Result<Vec<Rows>> {
                 let mut rows = Vec::new();
                 for view in &frames.views {
                     rows.extend(own.forward(std::slice::from_ref(view), cancel)?);

@@ -1,4 +1,4 @@
-//! What the environment says about the hub, read anew for every repository that is opened.
+//! What the environment says about the hub, read again for every repository that is opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

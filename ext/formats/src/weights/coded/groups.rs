@@ -39,7 +39,7 @@ pub(super) fn of_nvfp4(bytes: &[u8]) -> Result<Option<(BlockType, Vec<u8>)>> {
                     let byte = 8 * (at / RUN) + at % 8;
                     nibble(&block[4..], 2 * byte + at % RUN / 8)
                 });
-                form.write(group, (&scales, 0.0), &codes);
+                form.write(group, &scales, &codes);
             }
         },
     )
@@ -82,7 +82,7 @@ fn write_iq2(form: GroupForm, split: &Split, number: usize, group: &mut [u8]) {
         };
         place | if level < 0 { 8 } else { 0 }
     });
-    form.write(group, (&scales, 0.0), &codes);
+    form.write(group, &scales, &codes);
 }
 
 #[cfg(test)]

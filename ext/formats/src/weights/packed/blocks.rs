@@ -70,7 +70,7 @@ impl Grouped {
     }
 
     /// The same numbers as blocks that GGUF files have.
-    pub fn file_blocks(&self) -> Result<Option<Blocks>> {
+    fn file_blocks(&self) -> Result<Option<Blocks>> {
         let found = self.block_type();
         let blocks = found.map(|(kind, offset)| self.small_blocks(kind, offset));
         blocks.transpose()
@@ -146,13 +146,16 @@ impl Grouped {
                 let parts = blocks.chunks_exact_mut(kind.bytes());
                 for (number, (block, codes)) in parts.zip(codes.chunks_exact(GROUP)).enumerate() {
                     let group = |run: usize| self.group_at(row, number * GROUP + run * form.run);
-                    let mut scales = [0.0; 4];
-                    for (run, scale) in scales.iter_mut().enumerate().take(form.scales()) {
-                        *scale = group(run).scale * self.factor;
+                    let mut numbers = [0.0; 4];
+                    for run in 0..form.scales() {
+                        let group = group(run);
+                        numbers[run] = group.scale * self.factor;
+                        if form.has_minimum {
+                            let minimum = group.minimum - group.zero * group.scale;
+                            numbers[form.scales() + run] = minimum * self.factor;
+                        }
                     }
-                    let first = group(0);
-                    let minimum = (first.minimum - first.zero * first.scale) * self.factor;
-                    form.write(block, (&scales[..form.scales()], minimum), codes);
+                    form.write(block, &numbers[..form.numbers()], codes);
                 }
             });
         })?;
@@ -164,21 +167,23 @@ impl Grouped {
         if self.codes.is_empty() || !self.columns.is_multiple_of(GROUP) {
             return None;
         }
-        let kind = match &self.levels {
+        let kinds = match &self.levels {
             Levels::Codes if self.rounding != Rounding::None => return None,
-            Levels::Codes if self.codes.iter().all(|&code| code < 16) => BlockType::Int4,
-            Levels::Codes => BlockType::Int8,
-            Levels::Table(table) => self.table_type(table)?,
+            Levels::Codes if self.codes.iter().all(|&code| code < 16) => {
+                vec![BlockType::Int4, BlockType::Int4Of32]
+            }
+            Levels::Codes => vec![BlockType::Int8, BlockType::Int8Of32],
+            Levels::Table(table) => vec![self.table_type(table)?],
         };
-        let form = GroupForm::of(kind)?;
-        let fits = match &self.layout {
+        let fits = |form: &GroupForm| match &self.layout {
             Layout::Grid { columns, .. } => {
                 *columns >= self.columns || columns.is_multiple_of(form.run)
             }
             Layout::Run(length) => length.is_multiple_of(form.run),
             Layout::Columns { .. } => false,
         };
-        fits.then_some((kind, form))
+        let with_form = |kind| Some((kind, GroupForm::of(kind).filter(fits)?));
+        kinds.into_iter().find_map(with_form)
     }
 
     /// The type that looks codes up in this table and rounds as much.
@@ -381,6 +386,7 @@ mod tests {
             BlockType::Fp4F16,
             BlockType::NvFp4,
             BlockType::Fp8,
+            BlockType::E5m2,
         ] {
             let form = GroupForm::of(expected).unwrap();
             let mut grouped = fine(if form.bits == 4 { 15 } else { 120 }, false);
@@ -434,10 +440,20 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_32_have_scales_of_their_own() {
+        for (most, kind) in [(15, BlockType::Int4Of32), (200, BlockType::Int8Of32)] {
+            for affine in [false, true] {
+                let mut fine = grouped(most, 8.0, affine);
+                fine.groups[1].scale = 0.1;
+                let blocks = fine.blocks().unwrap().unwrap();
+                assert_eq!(blocks.kind, kind);
+                assert_close(&expanded(blocks, [3, 64]), &fine.dequantize().unwrap());
+            }
+        }
+    }
+
+    #[test]
     fn numbers_that_no_block_type_has_are_expanded() {
-        let mut fine = grouped(15, 8.0, false);
-        fine.groups[1].scale = 0.1;
-        assert!(fine.blocks().unwrap().is_none());
         let mut short = grouped(15, 8.0, false);
         short.layout = Layout::Grid {
             rows: 1,

@@ -182,14 +182,6 @@ impl WeightSource for Unpacked {
         Ok(blocks.map(|blocks| blocks.tensor(packed)))
     }
 
-    fn file_blocks(&self, name: &str) -> Result<Option<QuantizedTensor>> {
-        let Some((packed, _)) = self.weights.get(name) else {
-            return self.source.file_blocks(name);
-        };
-        let blocks = self.unpack(name, packed)?.file_blocks()?;
-        Ok(blocks.map(|blocks| blocks.tensor(packed)))
-    }
-
     fn turned(&self, name: &str) -> bool {
         match self.weights.get(name) {
             Some((packed, _)) => packed.transposed,

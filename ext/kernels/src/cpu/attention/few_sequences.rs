@@ -1,4 +1,4 @@
-//! Attention of few queries, as when one token is generated: nothing is laid out anew.
+//! Attention of few queries, as when one token is generated: nothing is copied to another layout.
 
 use super::few_queries::{scores, weigh, StridedRows};
 use super::sequences::{Call, Unit};

@@ -21,6 +21,15 @@ use crate::{Error, Result};
 const LEAST_IN_PANELS: usize = 4;
 
 pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Tensor> {
+    attend_with(inputs, options, &Biases::read(options, &inputs.shape)?)
+}
+
+/// With these biases instead of those of the options.
+pub fn attend_with(
+    inputs: &Inputs<'_>,
+    options: &AttentionOptions<'_>,
+    biases: &Biases<'_>,
+) -> Result<Tensor> {
     let Inputs { q, k, v, shape, .. } = inputs;
     if options.chosen.is_some() {
         return Err(Error::Internal(
@@ -28,7 +37,6 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Ten
         ));
     }
     let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
-    let biases = Biases::read(options, shape)?;
     let isa = Isa::current()?;
     let (q, k, v) = (row_major(q)?, row_major(k)?, row_major(v)?);
     let parts = [&q, &k, &v].map(Tensor::storage_and_layout);
@@ -43,7 +51,7 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Ten
                 boundaries,
                 shape,
                 options,
-                biases: &biases,
+                biases,
             };
             CpuStorage::$variant(call.run())
         }};

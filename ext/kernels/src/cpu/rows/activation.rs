@@ -13,7 +13,7 @@ pub(super) const BLOCK: usize = 1024;
 /// An activation takes as long as copying about this many elements.
 const COST: usize = 4;
 
-/// Runs `$body` with `$a` a constant, so that no loop decides anew for each vector.
+/// Runs `$body` with `$a` a constant, so that no loop decides for each vector.
 macro_rules! for_constant {
     ($activation:expr, $a:ident => $body:block) => {
         match $activation {
@@ -47,6 +47,10 @@ macro_rules! for_constant {
             }
             Activation::ReluSquared => {
                 const $a: Activation = Activation::ReluSquared;
+                $body
+            }
+            Activation::Relu6 => {
+                const $a: Activation = Activation::Relu6;
                 $body
             }
             Activation::Identity => {

@@ -267,6 +267,7 @@ mod tests {
             (Activation::Tanh, "Tanh"),
             (Activation::Sigmoid, "Sigmoid"),
             (Activation::ReluSquared, "ReluSquared"),
+            (Activation::Relu6, "Relu6"),
         ];
         for (activation, name) in names {
             let number = activation.number();

@@ -131,7 +131,7 @@ fn constants_are_those_of_the_metal_sources() {
 
 #[test]
 fn blocks_have_the_sizes_of_the_metal_structs() {
-    for kind in BlockType::ALL {
+    for kind in BlockType::every() {
         let text = Source::Blocks(kind).text();
         assert!(text.ends_with(&format!("TABLE_KERNELS({}, {kind:?})\n", kind.name())));
         let sizes = format!(

@@ -59,7 +59,7 @@ pub enum Command {
     Update(Arc<Fence>),
 }
 
-/// The encoders that come before whoever waits.
+/// The encoders that come before the one that waits.
 #[derive(Default)]
 pub struct Fence {
     pub before: Mutex<Encoders>,

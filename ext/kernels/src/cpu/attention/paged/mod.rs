@@ -1,6 +1,6 @@
 //! Attention over pages of keys and values. A page has a head's keys with the keys side by side,
 //! [width, PAGE], and its values row after row, [PAGE, width]: as the products want them, so that nothing
-//! is laid out anew, for one query as for many.
+//! is copied to another layout, for one query as for many.
 
 mod pages;
 mod product;

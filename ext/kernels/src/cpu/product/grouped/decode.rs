@@ -1,7 +1,7 @@
 //! How codes become vectors of numbers, by instruction set.
 
 use crate::cpu::simd::{Portable, Simd, MOST_LANES};
-use base::quant::{half_of_e4m3, Rounding};
+use base::quant::{half_of_e4m3, of_e5m2, Rounding};
 
 /// Every method is unsafe for one reason: the CPU must have the instruction set.
 #[allow(clippy::missing_safety_doc)]
@@ -30,6 +30,13 @@ pub(super) trait Decode: Simd {
     unsafe fn floats(from: *const u8) -> Self::V {
         // SAFETY: the caller vouches for the bytes and the instruction set.
         unsafe { each::<Self>(from, half_of_e4m3) }
+    }
+
+    /// LANES floats of e5m2.
+    #[inline(always)]
+    unsafe fn wide_floats(from: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for the bytes and the instruction set.
+        unsafe { each::<Self>(from, of_e5m2) }
     }
 
     /// The nearest number of bf16, ties to even.
@@ -180,6 +187,14 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn wide_floats(from: *const u8) -> __m256 {
+            // SAFETY: the CPU has AVX2 and F16C, and the caller has eight bytes at `from`.
+            unsafe {
+                let wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
+                _mm256_cvtph_ps(_mm_slli_epi16::<8>(wide))
+            }
+        }
+        #[inline(always)]
         unsafe fn as_bf16(v: __m256) -> __m256 {
             // SAFETY: the CPU has AVX2; this touches registers alone.
             unsafe {
@@ -232,6 +247,14 @@ mod x86 {
                 let wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast()));
                 let half = _mm256_and_si256(_mm256_slli_epi16::<7>(wide), _mm256_set1_epi16(HALF));
                 _mm512_cvtph_ps(half)
+            }
+        }
+        #[inline(always)]
+        unsafe fn wide_floats(from: *const u8) -> __m512 {
+            // SAFETY: the CPU has AVX-512F, and AVX2 with it, and the caller has 16 bytes at `from`.
+            unsafe {
+                let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
+                _mm512_cvtph_ps(_mm256_slli_epi16::<8>(wide))
             }
         }
         #[inline(always)]

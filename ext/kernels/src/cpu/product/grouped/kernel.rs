@@ -5,7 +5,7 @@
 //! and rounded before it is multiplied.
 
 use super::decode::Decode;
-use super::PANEL;
+use super::{PANEL, SUMMED};
 use crate::cpu::isa::dispatched;
 use crate::cpu::product::driver::Sums;
 use crate::cpu::product::row_tiles::in_row_tiles;
@@ -25,7 +25,7 @@ const LINE: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub x: *const f32,
-    /// Of the groups of x.
+    /// Of every SUMMED elements of x.
     pub sums: *const f32,
     /// In a row.
     pub groups: usize,
@@ -43,7 +43,7 @@ impl Operands<'_> {
         unsafe {
             Self {
                 x: self.x.add(row * self.groups * GROUP),
-                sums: self.sums.add(row * self.groups),
+                sums: self.sums.add(row * self.groups * (GROUP / SUMMED)),
                 ..self
             }
         }
@@ -57,13 +57,14 @@ trait Format {
     const MINIMUM: bool = false;
     /// Whether codes have eight bits.
     const WIDE: bool = false;
-    /// Whether those are floats.
+    /// Whether those are floats of e4m3, or of e5m2.
     const FLOATS: bool = false;
+    const WIDE_FLOATS: bool = false;
     /// What scaled levels are rounded to.
     const ROUNDING: Rounding = Rounding::None;
 
     const RUNS: usize = GROUP / Self::RUN;
-    const HEADER: usize = (Self::RUNS + Self::MINIMUM as usize) * 4 * PANEL;
+    const HEADER: usize = Self::RUNS * (1 + Self::MINIMUM as usize) * 4 * PANEL;
     /// Bytes of eight inputs.
     const STEP: usize = if Self::WIDE { 8 * PANEL } else { 4 * PANEL };
     const BLOCK: usize = Self::HEADER + GROUP / 8 * Self::STEP;
@@ -98,8 +99,27 @@ impl Format for Floats {
     const FLOATS: bool = true;
 }
 
+struct WideFloats;
+impl Format for WideFloats {
+    const WIDE: bool = true;
+    const WIDE_FLOATS: bool = true;
+}
+
 struct BytesAboveMinimum;
 impl Format for BytesAboveMinimum {
+    const MINIMUM: bool = true;
+    const WIDE: bool = true;
+}
+
+struct LevelsAboveMinimums;
+impl Format for LevelsAboveMinimums {
+    const RUN: usize = 32;
+    const MINIMUM: bool = true;
+}
+
+struct BytesAboveMinimums;
+impl Format for BytesAboveMinimums {
+    const RUN: usize = 32;
     const MINIMUM: bool = true;
     const WIDE: bool = true;
 }
@@ -147,7 +167,14 @@ unsafe fn add_eight<S: Decode, F: Format, const R: usize>(
                 ($($input:literal)*) => {
                     $(
                         let from = codes.add($input * PANEL);
-                        input!(if F::FLOATS { S::floats(from) } else { S::bytes(from) }, $input);
+                        let level = if F::FLOATS {
+                            S::floats(from)
+                        } else if F::WIDE_FLOATS {
+                            S::wide_floats(from)
+                        } else {
+                            S::bytes(from)
+                        };
+                        input!(level, $input);
                     )*
                 };
             }
@@ -217,14 +244,22 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
                 }
                 run += 1;
             }
-            if F::MINIMUM {
-                let minimum = number(F::RUNS);
+            let mut run = 0;
+            while F::MINIMUM && run < F::RUNS {
+                let minimum = number(F::RUNS + run);
+                let first = (group * GROUP + run * F::RUN) / SUMMED;
                 let mut r = 0;
                 while r < R {
-                    let sum = S::splat(*operands.sums.add(r * operands.groups + group));
-                    totals[r] = S::fuse(minimum, sum, totals[r]);
+                    let sums = operands.sums.add(r * (stride / SUMMED) + first);
+                    let sum = if F::RUN == SUMMED {
+                        *sums
+                    } else {
+                        *sums + *sums.add(1)
+                    };
+                    totals[r] = S::fuse(minimum, S::splat(sum), totals[r]);
                     r += 1;
                 }
+                run += 1;
             }
             at = at.add(F::BLOCK);
             group += 1;
@@ -272,6 +307,9 @@ unsafe fn multiply_with<S: Decode>(
             BlockType::Fp8 => multiply_format::<S, Floats>(operands, rows, sums),
             BlockType::Int4 => multiply_format::<S, LevelsAboveMinimum>(operands, rows, sums),
             BlockType::Int8 => multiply_format::<S, BytesAboveMinimum>(operands, rows, sums),
+            BlockType::E5m2 => multiply_format::<S, WideFloats>(operands, rows, sums),
+            BlockType::Int4Of32 => multiply_format::<S, LevelsAboveMinimums>(operands, rows, sums),
+            BlockType::Int8Of32 => multiply_format::<S, BytesAboveMinimums>(operands, rows, sums),
             _ => {}
         }
     }

@@ -44,7 +44,10 @@ impl std::fmt::Debug for GroupedMatrix {
     }
 }
 
-/// Rows of x, and the sums of their groups.
+/// Elements of x whose sums are at hand: those that share a minimum in the finest formats.
+const SUMMED: usize = 32;
+
+/// Rows of x, for matrices of any type, and their sums.
 pub struct GroupedRows<'a> {
     x: &'a [f32],
     sums: Vec<f32>,
@@ -120,8 +123,8 @@ impl GroupedMatrix {
 /// The outputs from `first` on into a panel of zeros.
 fn pack_panel(form: GroupForm, blocks: &QuantizedTensor, first: usize, panel: &mut [u8]) {
     let outputs = blocks.shape.first().copied().unwrap_or(0);
-    // Floats of eight bits are read as a 256th of what they are.
-    let raised = if form.bits == 8 && !form.has_minimum {
+    // Floats of e4m3 are read as a 256th of what they are.
+    let raised = if blocks.kind == BlockType::Fp8 {
         256.0
     } else {
         1.0
@@ -132,12 +135,12 @@ fn pack_panel(form: GroupForm, blocks: &QuantizedTensor, first: usize, panel: &m
             .row_bytes(first + row)
             .chunks_exact(blocks.kind.bytes());
         for (block, to) in bytes.zip(panel.chunks_exact_mut(block_bytes(form))) {
-            let (scales, minimum) = form.header(block);
+            let numbers = form.header(block);
             form.codes(block, &mut codes);
             let (header, to) = to.split_at_mut(header_bytes(form));
-            let scales = scales[..form.scales()].iter().map(|scale| scale * raised);
-            let minimum = form.has_minimum.then_some(minimum);
-            for (number, value) in scales.chain(minimum).enumerate() {
+            let (scales, minimums) = numbers[..form.numbers()].split_at(form.scales());
+            let scales = scales.iter().map(|scale| scale * raised);
+            for (number, value) in scales.chain(minimums.iter().copied()).enumerate() {
                 header[4 * (number * PANEL + row)..][..4].copy_from_slice(&value.to_le_bytes());
             }
             if form.bits == 8 {
@@ -191,10 +194,8 @@ impl WeightMatrix<f32> for GroupedMatrix {
             }
             sums.iter().sum::<f32>()
         };
-        GroupedRows {
-            sums: x.chunks_exact(GROUP).map(sum).collect(),
-            x,
-        }
+        let sums = x.chunks_exact(SUMMED).map(sum).collect();
+        GroupedRows { x, sums }
     }
 
     unsafe fn multiply_tile(
@@ -206,9 +207,10 @@ impl WeightMatrix<f32> for GroupedMatrix {
     ) {
         let groups = self.inputs / GROUP;
         let levels = self.form.levels();
+        let sums = self.inputs / SUMMED;
         let operands = kernel::Operands {
             x: x.x[tile.row * self.inputs..][..tile.rows * self.inputs].as_ptr(),
-            sums: x.sums[tile.row * groups..][..tile.rows * groups].as_ptr(),
+            sums: x.sums[tile.row * sums..][..tile.rows * sums].as_ptr(),
             groups,
             panel: self.panels[tile.panel * self.stride..][..self.stride].as_ptr(),
             levels: &levels[..],

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cpu::product::multiply_each;
 use crate::cpu::test_numbers::numbers;
 use base::quant::noise::random_matrix;
 use base::quant::Rounding;
@@ -29,13 +30,37 @@ fn every_type_multiplies_like_its_expansion() {
                     let size: f64 = products.clone().map(f64::abs).sum();
                     let off = (f64::from(*got) - products.sum::<f64>()).abs();
                     // What a minimum takes away again counts too.
-                    let most = if kind == BlockType::Int8 { 1e-4 } else { 2e-6 };
+                    let most = match kind {
+                        BlockType::Int8 | BlockType::Int8Of32 => 1e-4,
+                        _ => 2e-6,
+                    };
                     assert!(
                         off <= most * (1.0 + size),
                         "{}: {off} of {size}",
                         kind.name()
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Rows are prepared once for matrices of different types.
+#[test]
+fn matrices_of_all_types_share_rows() {
+    let (inputs, outputs, rows) = (192, 20, 3);
+    let x = numbers(rows * inputs, 17);
+    let kinds = BlockType::GROUPED;
+    let matrices = kinds.map(|kind| matrix(&random_matrix(kind, outputs, inputs)));
+    for isa in Isa::of_numbers() {
+        for first in [&matrices[0], &matrices[13]] {
+            let factors: Vec<_> = std::iter::once(first)
+                .chain(&matrices)
+                .map(|matrix| (matrix, Default::default()))
+                .collect();
+            let together = multiply_each(isa, &x, rows, &factors);
+            for (matrix, found) in matrices.iter().zip(&together[1..]) {
+                assert_eq!(found, &product(isa, matrix, &x), "{matrix:?}");
             }
         }
     }

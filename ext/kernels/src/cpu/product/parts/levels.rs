@@ -28,7 +28,7 @@ impl Levels {
     #[target_feature(enable = "avx512f")]
     pub unsafe fn join(&self, waiting: &mut Joining<'_>, rows: usize) {
         let till = (waiting.next + rows).min(waiting.units.len());
-        // SAFETY: lines are whole vectors, and whoever made what waits vouches for the sums; AVX-512F is enabled.
+        // SAFETY: lines are whole vectors, and the maker of what waits vouches for the sums; AVX-512F is enabled.
         unsafe {
             let panel_units = _mm512_load_ps(waiting.panel_units.0.as_ptr().cast());
             let next = _mm512_set1_ps(1.0 / 256.0);

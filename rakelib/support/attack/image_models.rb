@@ -1,0 +1,78 @@
+# frozen_string_literal: true
+
+require_relative "../../../spec/support/seeded_models"
+
+# Models that read pictures, and how each is asked about one: tiny checkpoints, and seeded ones of every kind.
+class HostileImageModels
+  TINY = { "clip" => :CLIP, "llava" => :VLM, "dinov2" => :ImageEmbeddingModel,
+           "vit-classifier" => :ImageClassifier }.freeze
+  # What a fixture expects, and the class for it.
+  CLASSES = { "detector" => :ObjectDetector, "open" => :ObjectDetector, "segmenter" => :ImageSegmenter,
+              "masks" => :ImageSegmenter, "prompted" => :ImageSegmenter, "depth" => :DepthEstimator,
+              "classifier" => :ImageClassifier, "embedder" => :ImageEmbeddingModel,
+              "retriever" => :LateInteractionModel, "pair" => :CLIP }.freeze
+  LABELS = ["a tower", "a dog"].freeze
+
+  def initialize(root)
+    @root = root
+    @all = TINY.map { |name, kind| [name, kind, nil] } + pictures + files + %w[readers vlms].flat_map do |folder|
+      kind = folder == "vlms" ? :VLM : :DocumentReader
+      names("seeded_#{folder}").map { |name| ["../seeded_#{folder}/#{name}", kind, nil] }
+    end
+  end
+
+  # @return [Array] the folder of a fixture beside the tiny ones, its class, and what it expects
+  def pick(mutations) = mutations.pick(mutations.pick(@all.group_by { |_, kind, _| kind }.values))
+
+  # @return [Array<String>] files that may be damaged
+  def damageable(folder)
+    found = Dir.children(folder).grep(/config\.json\z|\Atokenizer\.json\z|\Ammproj.*\.gguf\z|\.safetensors\z/)
+    # Configurations are most of what people write themselves.
+    (found.grep(/config/) * 3) + found
+  end
+
+  # Asks a model about a picture.
+  def ask(model, picture, kind)
+    case model
+    when Candle::VLM then model.describe(picture, max_length: 2)
+    when Candle::DocumentReader then model.read(picture, max_length: 2)
+    when Candle::ObjectDetector then model.detect(picture, threshold: 0.1, labels: kind == "open" ? LABELS : nil)
+    when Candle::ImageSegmenter then segment(model, picture, kind)
+    when Candle::DepthEstimator then model.estimate(picture)
+    when Candle::ImageClassifier then model.classify(picture)
+    when Candle::ImageEmbeddingModel then model.embed(picture)
+    else model.embed_image(picture)
+    end
+  end
+
+  # Weights of a seeded fixture are numbers of a stream.
+  def self.materialize(folder)
+    description = File.join(folder, "tensors.json")
+    return unless File.exist?(description)
+
+    bytes = SeededModels.safetensors(JSON.parse(File.read(description)))
+    File.binwrite(File.join(folder, "model.safetensors"), bytes)
+  end
+
+  private
+
+  def names(folder) = Dir.children(File.join(@root, folder)).sort
+
+  def pictures
+    names("seeded_pictures").map do |name|
+      expected = JSON.parse(File.read(File.join(@root, "seeded_pictures", name, "expected.json")))
+      ["../seeded_pictures/#{name}", CLASSES.fetch(expected["kind"]), expected["kind"]]
+    end
+  end
+
+  # Decoders with the file of a tower.
+  def files = names("tiny/gguf-vlms").map { |name| ["gguf-vlms/#{name}", :VLM, nil] }
+
+  def segment(model, picture, kind)
+    case kind
+    when "prompted" then model.segment(picture, points: [[40, 30]])
+    when "masks" then model.segment(picture, kind: :panoptic, threshold: 0.1)
+    else model.segment(picture)
+    end
+  end
+end
