@@ -413,8 +413,7 @@ impl<'a> Parameters<'a> {
             _ => return Err(self.misshapen(&name, &shape, &[width])),
         }
         match self.blocks(place, &shape)? {
-            // GPUs look rows up as they lie.
-            Some(blocks) if self.device.is_cpu() || blocks.order.is_none() => {
+            Some(blocks) if Embedding::keeps(&blocks, self.device) => {
                 Embedding::quantized(blocks, self.device, self.dtype)
             }
             _ => self.read(&name).map(Embedding::Dense),

@@ -27,7 +27,12 @@ pub struct Lookup<'a> {
 }
 
 impl Embedding {
-    /// A table that stays quantized, where `Linear::keeps_blocks` allows it.
+    /// Whether such a table can stay quantized on a device: GPUs look rows up as they lie.
+    pub fn keeps(table: &QuantizedTensor, device: &Device) -> bool {
+        device.is_cpu() || table.order.is_none()
+    }
+
+    /// A table that stays quantized, where `keeps` and `Linear::keeps_blocks` allow it.
     pub fn quantized(table: QuantizedTensor, device: &Device, dtype: DType) -> Result<Self> {
         if device.is_cpu() {
             Ok(Self::Blocks(table))

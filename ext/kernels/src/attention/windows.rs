@@ -91,8 +91,7 @@ pub fn attention_in_windows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::matmul::matmul;
-    use crate::{CancelToken, Isa};
+    use crate::Isa;
     use candle_core::Device;
 
     fn random(shape: &[usize], seed: u32) -> Tensor {
@@ -113,7 +112,7 @@ mod tests {
                     let x = x.reshape((windows, area, heads, width)).unwrap();
                     x.transpose(1, 2).unwrap().contiguous().unwrap()
                 };
-                let product = |a: &Tensor, b: &Tensor| matmul(a, b, &CancelToken::new()).unwrap();
+                let product = |a: &Tensor, b: &Tensor| a.matmul(&b.contiguous().unwrap()).unwrap();
                 let scores = product(&divided(&q), &divided(&k).transpose(2, 3).unwrap());
                 let scores = (scores / f64::from(width as u32).sqrt()).unwrap();
                 let mut scores = scores.broadcast_add(&of_heads).unwrap();

@@ -14,7 +14,7 @@ use super::small;
 use crate::blocks::{BlockFactor, DeviceBlocks};
 use crate::matrix::{Epilogue, Matrix};
 use crate::Activation;
-use base::quant::{BlockType, GroupForm};
+use base::quant::{BlockType, GroupForm, Rounding};
 
 /// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
@@ -180,7 +180,7 @@ fn stream(
     parameters: &Parameters,
 ) -> Result<bool> {
     let kind = matrices[0].blocks.kind();
-    let Some(streamed) = Streamed::of(kind) else {
+    let Some(streamed) = Streamed::of(kind, dtype) else {
         return Ok(false);
     };
     let (rows, inputs) = (parameters.rows as usize, parameters.inputs as usize);
@@ -257,8 +257,12 @@ const STREAM_ELEMENTS: usize = 256;
 const PAIRS_BYTES: usize = 256 * 32 * size_of::<u32>();
 
 impl Streamed {
-    fn of(kind: BlockType) -> Option<Self> {
+    /// Of what `dtype` is multiplied with. Numbers that were rounded to bf16 are no products of numbers in f16.
+    fn of(kind: BlockType, dtype: DType) -> Option<Self> {
         if let Some(form) = GroupForm::of(kind) {
+            if form.rounding == Rounding::Bf16 && dtype == DType::F16 {
+                return None;
+            }
             let groups = STREAM_ELEMENTS / kind.elements();
             let bytes = groups * kind.bytes();
             return Some(Self {
