@@ -63,8 +63,9 @@ RSpec.describe Tasks::Models do
   end
 
   it "leaves large models to a task of their own" do
-    large = described_class.all - described_class.usual
-    expect(large.map(&:id)).to contain_exactly("karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF")
+    expect(described_class.large.map(&:id)).to contain_exactly("karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF")
+    others = described_class.all - described_class.usual - described_class.large
+    expect(others.map(&:id)).to eq(["Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"])
   end
 
   it "refuses an archive with another sha256 and leaves nothing behind" do

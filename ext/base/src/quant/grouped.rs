@@ -289,9 +289,10 @@ mod tests {
             let found = dequantize(kind, &block).unwrap();
             for (at, (found, &code)) in found.iter().zip(&codes).enumerate() {
                 let scaled = numbers[at / form.run] * form.levels()[usize::from(code)];
-                let minimum = match form.has_minimum {
-                    true => numbers[form.scales() + at / form.run],
-                    false => 0.0,
+                let minimum = if form.has_minimum {
+                    numbers[form.scales() + at / form.run]
+                } else {
+                    0.0
                 };
                 let expected = form.rounding.of(scaled + minimum);
                 assert_eq!(*found, expected, "{}", kind.name());

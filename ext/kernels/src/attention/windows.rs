@@ -7,7 +7,7 @@ use super::bias::Biases;
 use super::{AttentionKind, AttentionOptions, AttentionShape, Inputs};
 use crate::{cpu, Error, Result};
 
-/// With fewer tokens a window is no work for this kernel.
+/// Smaller windows are left to tensors.
 const LEAST: usize = 4;
 
 /// What is added to the scores of windows.

@@ -116,11 +116,11 @@ impl CrossDecoder {
         Ok(())
     }
 
-    /// The head that is the table of the tokens: where that takes less to read, a layer of its own.
+    /// The head that is the table of the tokens: where that takes less to read, a layer of its own. Never in bytes:
+    /// whisper-base then writes other words.
     fn tied_head(&self) -> Result<Linear> {
         let tokens = self.embeddings.tokens();
         let own = match tokens.dense() {
-            Some(table) if self.int8 => Some(Linear::bytes(table.clone(), None)?),
             Some(table) if self.shape.few_rows => Linear::compact(table, None)?,
             _ => None,
         };

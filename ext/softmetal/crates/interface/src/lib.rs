@@ -1,5 +1,5 @@
 //! What the stand-in for objc2-metal asks of the software device: a table of C functions. The device is a library of
-//! its own, named by `SOFTMETAL_RUNTIME`: whoever works on it rebuilds neither candle nor the engine, and the two sides
+//! its own, named by `SOFTMETAL_RUNTIME`: work on it rebuilds neither candle nor the engine, and the two sides
 //! may have different allocators.
 
 use std::ffi::{c_void, CString};

@@ -3,9 +3,8 @@
 
 use super::format::Format;
 use super::integers::Integers;
-use super::product::{
-    add_second_run, add_sums, half_codes, scale_first_run, Coding, Number, Place,
-};
+use super::place::Place;
+use super::product::{add_second_run, add_sums, half_codes, scale_first_run, Coding, Number};
 use super::quantize::{JOINED_SUMS, PLANES};
 use super::rows::Rows;
 

@@ -8,6 +8,7 @@ mod halves;
 mod integers;
 mod level;
 mod pack;
+mod place;
 mod product;
 mod quantize;
 mod rows;

@@ -6,9 +6,10 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::format::{for_format, Format, GROUP, PANEL};
+use super::place::Place;
 use super::product::{
-    add_second_run, add_sums, codes, fetch_ahead, levels, scale_first_run, shared, Panels, Place,
-    RowSums, AHEAD,
+    add_second_run, add_sums, codes, fetch_ahead, levels, scale_first_run, shared, Panels, RowSums,
+    AHEAD,
 };
 use super::tile_rows::{Kept, TileRows, FILLED, KEPT, LARGEST};
 use super::x86::Avx512Dot;

@@ -72,7 +72,7 @@ pub struct Object {
     derive: unsafe extern "C" fn(),
 }
 
-// SAFETY: constants are set by whoever executes, one at a time.
+// SAFETY: constants are set by the thread that executes, one at a time.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}

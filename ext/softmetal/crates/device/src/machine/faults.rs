@@ -39,7 +39,7 @@ unsafe extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _context: *
             _ => format!("{lane} touches {}", memory::describe(address)),
         });
     }
-    // The instruction comes again, and whoever was there before deals with it.
+    // The instruction comes again, and the handler of before deals with it.
     for (number, action) in EARLIER.get().into_iter().flatten() {
         if *number == signal {
             // SAFETY: puts back what the system gave.

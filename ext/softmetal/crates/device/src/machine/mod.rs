@@ -357,7 +357,7 @@ impl Machine {
                 lanes.len()
             ));
         }
-        // Lanes that left take no part, as on a GPU; whoever reads their values gets NaNs.
+        // Lanes that left take no part, as on a GPU; reads of their values give NaNs.
         let simdgroup = lanes.start / SIMD_WIDTH;
         let exchange = &self.exchanges[simdgroup][self.lanes[first].parity.get()];
         // SAFETY: the lanes that read it are not running.
