@@ -257,7 +257,7 @@ const STREAM_ELEMENTS: usize = 256;
 const PAIRS_BYTES: usize = 256 * 32 * size_of::<u32>();
 
 impl Streamed {
-    /// Of what `dtype` is multiplied with. Numbers that were rounded to bf16 are no products of numbers in f16.
+    /// Of what `dtype` is multiplied with. Weights that were rounded to bf16 gave sums beyond the limit with rows in f16.
     fn of(kind: BlockType, dtype: DType) -> Option<Self> {
         if let Some(form) = GroupForm::of(kind) {
             if form.rounding == Rounding::Bf16 && dtype == DType::F16 {
