@@ -56,6 +56,7 @@ module BuildOptions
     end
     rewrite_makefile do |makefile|
       makefile = install_into_the_gem(makefile) if @installs_gem
+      makefile = compile_once(makefile) if @installs_gem || ENV.key?("RUBY_TARGET")
       build_in(target_directory, optimize_across_crates(makefile))
     end
   end
@@ -74,6 +75,11 @@ module BuildOptions
   def install_into_the_gem(makefile)
     library = File.expand_path("../../lib", __dir__)
     makefile.sub(/^RUBYARCHDIR = .*$/) { "RUBYARCHDIR = #{library}$(target_prefix)" }
+  end
+
+  # What the release profile keeps for the next build of a checkout serves no gem, and takes time.
+  def compile_once(makefile)
+    "export CARGO_INCREMENTAL ?= 0\n#{makefile}"
   end
 
   # A precompiled gem is built once for many users, who would wait for this in a build of their own.

@@ -242,10 +242,19 @@ RSpec.describe "packaging" do
       expect(ProjectFiles.read("Cargo.toml")).to match(/^lto = false$/)
     end
 
-    it "leaves one library behind when RubyGems has installed the gem" do
+    it "compiles a family of models again by what was changed, but nothing for later in a gem" do
+      setting = /^export CARGO_INCREMENTAL \?= 0$/
+      expect(configure.first).not_to match(setting)
+      expect(configure(environment: { "RUBY_TARGET" => "x86_64-linux" }).first).to match(setting)
+      crates = ProjectFiles.read("Cargo.toml").scan(/^\[profile\.release\.package\.(\S+)\]\nincremental = true$/)
+      expect(crates.flatten).to eq(%w[red-candle-engine red-candle-ext])
+    end
+
+    it "leaves one library behind when RubyGems has installed the gem, and keeps nothing for a next build" do
       Dir.mktmpdir do |directory|
         cargo = <<~SH
           #!/bin/sh
+          [ "$CARGO_INCREMENTAL" = 0 ] || exit 1
           while [ "$1" != --target-dir ]; do shift; done
           mkdir -p "$2/release" && cd "$2/release" && echo a library | tee libcandle.so libcandle.dylib
         SH
@@ -265,7 +274,8 @@ RSpec.describe "packaging" do
              chdir: root, exception: true)
       environment = { "GEM_HOME" => home, "GEM_PATH" => home, "PATH" => path, "RUBYOPT" => nil, "RUBYLIB" => nil,
                       "CARGO_TARGET_DIR" => nil, "CANDLE_FEATURES" => nil, "BUNDLE_GEMFILE" => nil,
-                      "BUNDLER_SETUP" => nil, "RB_SYS_CARGO_TARGET_DIR" => nil, "RB_SYS_GLOBAL_RUSTFLAGS" => nil }
+                      "BUNDLER_SETUP" => nil, "CARGO_INCREMENTAL" => nil, "RB_SYS_CARGO_TARGET_DIR" => nil,
+                      "RB_SYS_GLOBAL_RUSTFLAGS" => nil }
       Open3.capture2e(environment, RbConfig.ruby, "-S", "gem", "install", "--local", "--no-document", package)
     end
 
