@@ -13,8 +13,8 @@ require_relative "workload"
 
 module Bench
   # `rake bench:larger`: a language model of 1.5 billion weights at several levels, how much of the memory's rate
-  # decoding uses, of one sequence and of eight, and how much of the arithmetic a prompt uses. llama.cpp takes part
-  # where it is installed; its level is that of its build.
+  # decoding uses, of one sequence and of eight, and how much of the arithmetic a prompt uses. llama.cpp and ik_llama.cpp
+  # take part where they are installed; their levels are those of their builds.
   class Larger
     ID = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
     FILE = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -105,7 +105,7 @@ module Bench
         Participant.new(worker: OURS, task: task, model: model, environment: { "CANDLE_CPU_ISA" => level },
                         label: index.zero? ? OURS : "our #{level}", check: (alike(task) unless index.zero?))
       end
-      ours + (llama? ? [Participant.new(worker: "llama.cpp", task: task, model: model, check: any)] : [])
+      ours + peers.map { |worker| Participant.new(worker: worker, task: task, model: model, check: any) }
     end
 
     # Sequences that run together part for good where levels round differently and two tokens are nearly as likely.
@@ -118,8 +118,11 @@ module Bench
       { measure: :agreement, at_least: 0.0 }
     end
 
-    def llama?
-      system(Peers.python, "-c", "import llama_cpp", out: File::NULL, err: File::NULL)
+    def peers
+      modules = { "llama.cpp" => "llama_cpp", "ik_llama.cpp" => "ik_llama_cpp" }
+      modules.filter_map do |worker, name|
+        worker if system(Peers.python, "-c", "import #{name}", out: File::NULL, err: File::NULL)
+      end
     end
   end
 end

@@ -14,6 +14,7 @@ module Bench
     ST = "sentence-transformers"
     ORT = "onnxruntime"
     LLAMA = "llama.cpp"
+    IK = "ik_llama.cpp"
     CANDLE = CandleTransformers::NAME
     # Libraries that embed texts in f32.
     EMBEDDERS = [ST, ORT, "openvino", "ctranslate2", "fastembed", CANDLE].freeze
@@ -220,7 +221,7 @@ module Bench
     def generate(type, task, title, check, **rest)
       model = { kind: "llm", path: -> { Models.gguf(type) }, dtype: nil }
       # candle-transformers is the slowest by far: one type says it all.
-      peers = type == Models::GIVEN_TYPE ? [LLAMA, CANDLE] : [LLAMA]
+      peers = [LLAMA, IK, *(CANDLE if type == Models::GIVEN_TYPE)]
       peers.map! { |worker| Participant.new(worker: worker, task: task, model: model, check: check) }
       Case.new(name: "#{type.downcase}_#{task}", group: "llm", title: "#{type} #{title}", rounds: rounds(5),
                participants: [Participant.new(worker: OURS, task: task, model: model), *peers], **rest)

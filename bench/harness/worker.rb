@@ -23,7 +23,8 @@ module Bench
     ROOT = Tasks::Build::ROOT
     SCRIPTS = { "sentence-transformers" => "sentence_transformers_worker.py", "onnxruntime" => "onnxruntime_worker.py",
                 "openvino" => "openvino_worker.py", "ctranslate2" => "ctranslate2_worker.py",
-                "fastembed" => "fastembed_worker.py", "llama.cpp" => "llama_worker.py" }.freeze
+                "fastembed" => "fastembed_worker.py", "llama.cpp" => "llama_worker.py",
+                "ik_llama.cpp" => "ik_llama_worker.py" }.freeze
 
     # @param name [String] "red-candle" or a peer
     # @param threads [Integer]

@@ -109,7 +109,7 @@ RSpec.describe "benches at a level" do
       expect(larger.cases.map(&:name)).to eq(%w[larger_prefill larger_decode larger_together])
       expect(larger.cases.map(&:input)).to eq(inputs.values_at(:story, :opening, :openings))
       expect(larger.cases.last.amount).to eq(8 * 64)
-      labels = [Bench::OURS, "our avx2", "llama.cpp"]
+      labels = [Bench::OURS, "our avx2", "llama.cpp", "ik_llama.cpp"]
       expect(larger.cases.map { |one| one.participants.map(&:label) }).to all(eq(labels))
       peers = larger.cases.flat_map { |one| one.participants.drop(1) }
       expect(peers.map(&:check)).to all(include(:measure))
