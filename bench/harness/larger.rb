@@ -13,8 +13,8 @@ require_relative "workload"
 
 module Bench
   # `rake bench:larger`: a language model of 1.5 billion weights at several levels, how much of the memory's rate
-  # decoding uses, of one sequence and of eight, and how much of the arithmetic a prompt uses. llama.cpp and ik_llama.cpp
-  # take part where they are installed; their levels are those of their builds.
+  # decoding uses, of one sequence and of eight, and how much of the arithmetic a prompt uses. llama.cpp and
+  # ik_llama.cpp take part where they are installed; their levels are those of their builds.
   class Larger
     ID = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
     FILE = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"

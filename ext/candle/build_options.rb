@@ -56,8 +56,7 @@ module BuildOptions
     end
     rewrite_makefile do |makefile|
       makefile = install_into_the_gem(makefile) if @installs_gem
-      makefile = compile_once(makefile) if @installs_gem || ENV.key?("RUBY_TARGET")
-      build_in(target_directory, optimize_across_crates(makefile))
+      build_in(target_directory, compiled_for_gems(makefile))
     end
   end
 
@@ -77,14 +76,13 @@ module BuildOptions
     makefile.sub(/^RUBYARCHDIR = .*$/) { "RUBYARCHDIR = #{library}$(target_prefix)" }
   end
 
-  # What the release profile keeps for the next build of a checkout serves no gem, and takes time.
-  def compile_once(makefile)
-    "export CARGO_INCREMENTAL ?= 0\n#{makefile}"
-  end
-
-  # A precompiled gem is built once for many users, who would wait for this in a build of their own.
-  def optimize_across_crates(makefile)
-    ENV.key?("RUBY_TARGET") ? "export CARGO_PROFILE_RELEASE_LTO ?= thin\n#{makefile}" : makefile
+  # What the release profile keeps for the next build of a checkout serves no gem. A precompiled gem is built once for
+  # many users, who would wait for optimization across crates in a build of their own.
+  def compiled_for_gems(makefile)
+    precompiled = ENV.key?("RUBY_TARGET")
+    settings = { "CARGO_INCREMENTAL" => (0 if @installs_gem || precompiled),
+                 "CARGO_PROFILE_RELEASE_LTO" => ("thin" if precompiled) }
+    settings.compact.map { |name, value| "export #{name} ?= #{value}\n" }.join + makefile
   end
 
   # Writes a Makefile that makes nothing.
