@@ -120,6 +120,28 @@ fn judge(found: &[f32], dtype: DType) -> String {
 }
 
 #[test]
+fn a_quarter_of_the_rows_may_be_those_of_other_experts() {
+    let (_, source) = open("bert");
+    let expected = Tensor::ones((14, 8), DType::F32, &Device::Cpu).unwrap();
+    let input = expected.zeros_like().unwrap();
+    let agree = |changed: usize, value: f32| {
+        let mut rows = vec![1f32; 14 * 8];
+        rows[..changed * 8].fill(value);
+        let found = Tensor::from_vec(rows, (14, 8), &Device::Cpu).unwrap();
+        let evidence = Evidence {
+            place: "layer 0",
+            found: &found,
+        };
+        let agree = evidence.most_rows_agree(&expected, &input, source.as_ref());
+        agree.unwrap()
+    };
+    assert!(agree(3, 2.0));
+    assert!(!agree(4, 2.0));
+    assert!(!agree(1, f32::NAN));
+    assert!(agree(14, 1.0001));
+}
+
+#[test]
 fn right_values_pass_in_every_dtype() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         assert_eq!(judge(&[101.0, 102.0, 97.0], dtype), "fine");

@@ -84,10 +84,14 @@ impl Decoder {
         let (expected, input) = on_cpu(DType::F32)?;
         let evidence = evidence("the first layer", &found);
         let checked = evidence.check_against(&expected, &input, source);
-        // A router that rounds may choose other experts, on the CPU too.
+        // A router that rounds may choose other experts, on the CPU too, or for some of the tokens.
         if checked.is_err() && found.dtype() != DType::F32 {
             let (rounded, _) = on_cpu(found.dtype())?;
             if evidence.is_as_close_as(&rounded, &expected)? {
+                return Ok(());
+            }
+            let routes = self.config().experts.is_some() || self.config().query_experts;
+            if routes && evidence.most_rows_agree(&expected, &input, source)? {
                 return Ok(());
             }
         }
