@@ -390,8 +390,8 @@ const BLOCKS: [BlockType; 9] = [
 /// Of one layer's largest matrices; together they are more than a cache holds.
 const BLOCK_SHAPE: (usize, usize) = (4096, 14_336);
 const BLOCK_MATRICES: usize = 16;
-/// One token, some sequences, and a prompt.
-const BLOCK_ROWS: [usize; 4] = [1, 4, 16, 2048];
+/// One token, more and more sequences, and a prompt.
+const BLOCK_ROWS: [usize; 8] = [1, 2, 4, 16, 32, 64, 128, 2048];
 
 /// Products of bf16 with matrices of blocks: microseconds, and the blocks' bytes in a second.
 fn block_times(device: &Device) -> Result<()> {

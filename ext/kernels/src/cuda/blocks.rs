@@ -5,7 +5,8 @@ use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
-use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS, BLOCK_TILES};
+use super::block_panels;
+use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::launch::{argument, launch_early};
 use super::product::{Outcome, Parameters, MOST_MATRICES};
@@ -18,9 +19,8 @@ use base::quant::{BlockType, GroupForm, Rounding};
 
 /// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
-const MOST_TILE_ROWS: usize = 32;
-/// Rows of a tile, and the outputs of a thread block on tensor cores.
-const TILE_ROWS: usize = 8;
+const MOST_PANEL_ROWS: usize = 192;
+/// Outputs of a thread block of tiles.
 pub(super) const TILE_OUTPUTS: usize = 16;
 /// The most rows that are multiplied while blocks are streamed.
 const STREAM_ROWS: usize = 2;
@@ -79,18 +79,23 @@ pub fn product(
             && bias.is_none_or(|bias| bias.is_contiguous() && bias.dtype() == x.dtype())
     };
     let device = device_of(x)?;
-    let on_tiles = x.dtype() != DType::F32 && capability(&device)? >= TILE_CAPABILITY;
-    let takes = |factor: &BlockFactor<'_>| {
-        let tiles = on_tiles && has_tiles(factor.blocks.kind());
-        rows <= if tiles { MOST_TILE_ROWS } else { MOST_ROWS }
+    let in_panels = matrices
+        .iter()
+        .map(|factor| block_panels::takes(&device, x.dtype(), factor.blocks))
+        .collect::<Result<Vec<_>>>()?;
+    let in_panels = in_panels.into_iter().all(|takes| takes);
+    let most_rows = if in_panels {
+        MOST_PANEL_ROWS
+    } else {
+        MOST_ROWS
     };
-    let fits = rows > 0
+    let fits = (1..=most_rows).contains(&rows)
         && inputs > 0
         && x.is_contiguous()
         && residual.is_none_or(Tensor::is_contiguous)
         && !matrices.is_empty()
         && matrices.len() <= MOST_MATRICES
-        && matrices.iter().all(|factor| sound(factor) && takes(factor))
+        && matrices.iter().all(sound)
         && (one_kind || !gated);
     let all: usize = matrices.iter().map(|factor| factor.blocks.outputs()).sum();
     let width = if gated { all / 2 } else { all };
@@ -129,7 +134,7 @@ pub fn product(
         parameters.leads = u32::from(first < all);
         parameters.follows = u32::from(streamed);
         if parameters.outputs > 0 {
-            streamed = launch_product(&device, x.dtype(), group, gated, &parameters)?;
+            streamed = launch_product(&device, x.dtype(), group, gated, in_panels, &parameters)?;
         }
     }
     Ok(Some(out))
@@ -141,32 +146,21 @@ fn launch_product(
     dtype: DType,
     matrices: &[BlockFactor<'_>],
     gated: bool,
+    in_panels: bool,
     parameters: &Parameters,
 ) -> Result<bool> {
-    let kind = matrices[0].blocks.kind();
-    let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
     let on_cores = dtype != DType::F32 && capability(device)? >= TILE_CAPABILITY;
     if on_cores && stream(device, dtype, matrices, gated, parameters)? {
         return Ok(true);
     }
-    let tiles = on_cores && has_tiles(kind);
-    let (source, kernel, together, grid) = if tiles {
-        (
-            BLOCK_TILES,
-            "tiles_of_blocks",
-            rows.max(TILE_ROWS).next_power_of_two(),
-            outputs.div_ceil(TILE_OUTPUTS),
-        )
-    } else {
-        (
-            BLOCKS,
-            "product_of_blocks",
-            rows.next_power_of_two(),
-            outputs.div_ceil(WARPS),
-        )
-    };
-    let definitions = definitions(kind, together, gated);
-    let kernel = (source, kernel);
+    if in_panels {
+        block_panels::launch(device, dtype, matrices, gated, parameters)?;
+        return Ok(false);
+    }
+    let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
+    let definitions = definitions(matrices[0].blocks.kind(), rows.next_power_of_two(), gated);
+    let kernel = (BLOCKS, "product_of_blocks");
+    let grid = outputs.div_ceil(WARPS);
     launch(device, kernel, dtype, &definitions, grid, parameters)?;
     Ok(false)
 }

@@ -40,15 +40,6 @@ __device__ __forceinline__ void copy_tile_to_all(uint to, const TensorMap &map, 
                  :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"((unsigned short)blocks) : "memory");
 }
 
-__device__ __forceinline__ uint block_of_cluster() {
-    uint block;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
-    return block;
-}
-__device__ __forceinline__ void await_cluster() {
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
 // A tile as a factor whose rows are summed along.
 __device__ __forceinline__ ulong factor(uint tile) { return ulong(tile >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 

@@ -84,12 +84,16 @@ fn ordered_case(bench: &mut Bench<'_>, rows: usize) -> Result<()> {
     bench.check_sums("blocks", case, &got, &want)
 }
 
-/// A few rows that begin where a GPU reads 16 bytes at once, times more outputs than it makes at a time.
+/// Rows that begin where a GPU reads 16 bytes at once, times more outputs than it makes at a time, and inputs that
+/// several of its thread blocks share.
 fn aligned_cases(bench: &mut Bench<'_>, kind: BlockType) -> Result<()> {
-    for (outputs, inputs) in [(32, 2560), (6400, 512)] {
+    for ((outputs, inputs), rows) in [
+        ((32, 2560), [1, 2, 3, 20, 100]),
+        ((6400, 512), [1, 2, 3, 5, 8]),
+    ] {
         let matrix = random_matrix(kind, outputs, inputs);
         let weight = dequantize(kind, &matrix.bytes)?;
-        for rows in [1, 2, 3] {
+        for rows in rows {
             product_case(bench, &matrix, &weight, (rows, 0))?;
         }
     }
