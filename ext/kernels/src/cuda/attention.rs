@@ -6,6 +6,7 @@ use std::iter::once;
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
 use candle_core::{CudaDevice, DType, Tensor};
 
+use super::attention_runs::runs;
 use super::compile::{capability, function, ATTENTION, ATTENTION_WARPGROUPS, HOPPER};
 use super::device::{address, constant, device_of, result, Constant, ALIGNMENT};
 use super::launch::{argument, launch_early};
@@ -119,23 +120,57 @@ impl Kept {
 
 /// `None` where the shapes ask for another way.
 pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Option<Tensor>> {
-    let Inputs { q, k, v, shape, .. } = inputs;
-    let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
     if options.alignment != Alignment::Last && options.knows_positions() {
+        return Ok(None);
+    }
+    if matches!(options.kind, AttentionKind::Chunk { .. }) {
         return Ok(None);
     }
     let Some(launch) = Launch::plan(inputs, options)? else {
         return Ok(None);
     };
-    let device = device_of(q)?;
+    let runs = match options.bias {
+        AttentionBias::None if launch.kernel != Kernel::Rows => runs(inputs, FEW_QUERIES)?,
+        _ => Vec::new(),
+    };
+    let shape = &inputs.shape;
+    let device = device_of(inputs.q)?;
     let dims = (shape.tokens, shape.heads, shape.value_width);
-    let (out, to) = result(&device, dims, q.dtype())?;
+    let (out, to) = result(&device, dims, inputs.q.dtype())?;
+    if runs.is_empty() {
+        launch_on(&device, inputs, options, &launch, to)?;
+    }
+    for run in &runs {
+        let own = run.inputs(inputs);
+        let before = run.first * shape.heads * shape.value_width * inputs.q.dtype().size_in_bytes();
+        match Launch::plan(&own, options)? {
+            Some(launch) => launch_on(&device, &own, options, &launch, to + before as u64)?,
+            None => return Err(refused("a part of what has a kernel has none")),
+        }
+    }
+    Ok(Some(out))
+}
+
+fn refused(why: &str) -> crate::Error {
+    crate::Error::Internal(why.into())
+}
+
+/// Computes what lies at `to` from then on.
+fn launch_on(
+    device: &CudaDevice,
+    inputs: &Inputs<'_>,
+    options: &AttentionOptions<'_>,
+    launch: &Launch,
+    to: u64,
+) -> Result<()> {
+    let Inputs { q, k, v, shape, .. } = inputs;
+    let boundaries = (inputs.query_boundaries, inputs.key_boundaries);
     let mut kept = Kept::default();
     let (left, right) = match options.kind {
         AttentionKind::Bidirectional => (UNLIMITED, UNLIMITED),
         AttentionKind::Causal => (UNLIMITED, 0),
         AttentionKind::Window { left, right } => (left.min(UNLIMITED), right.min(UNLIMITED)),
-        AttentionKind::Chunk { .. } => return Ok(None),
+        AttentionKind::Chunk { .. } => return Err(refused("chunks have no kernel")),
     };
     let mut parameters = Parameters {
         out: to,
@@ -157,8 +192,8 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Opt
         parameters.query_boundaries = address(queries)?;
         parameters.key_boundaries = address(keys)?;
     } else if launch.sequences > 1 {
-        parameters.query_boundaries = kept.constant(&device, boundaries.0)?;
-        parameters.key_boundaries = kept.constant(&device, boundaries.1)?;
+        parameters.query_boundaries = kept.constant(device, boundaries.0)?;
+        parameters.key_boundaries = kept.constant(device, boundaries.1)?;
     }
     if let Some(places) = inputs.places {
         parameters.places = address(places)?;
@@ -172,13 +207,13 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Opt
     let bias_kind = add_bias(
         &mut parameters,
         &mut kept,
-        &device,
+        device,
         q.dtype(),
         shape,
         options,
     )?;
     launch.run(
-        &device,
+        device,
         q.dtype(),
         shape,
         &mut parameters,
@@ -186,8 +221,7 @@ pub fn attend(inputs: &Inputs<'_>, options: &AttentionOptions<'_>) -> Result<Opt
         bias_kind,
         options,
         is_there,
-    )?;
-    Ok(Some(out))
+    )
 }
 
 /// Shared memory of a block of warpgroups: tiles of keys and values, those of its queries, and barriers.

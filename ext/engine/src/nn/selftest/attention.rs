@@ -178,56 +178,73 @@ fn exceptional_cases(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Keys and values in pages that lie apart: prompts of two sequences, then a token of each.
+/// Keys and values in pages that lie apart: prompts of three sequences, a token of each, and both beside each other.
 fn paged_cases(bench: &mut Bench<'_>) -> Result<()> {
-    let shape = KvShape {
-        heads: 2,
-        width: 12,
-    };
-    let mut sizes = Sizes {
-        heads: 4,
-        key_heads: shape.heads,
-        width: shape.width,
-        value_width: shape.width,
-        queries: vec![0, 70, 79],
-        keys: vec![0, 70, 79],
-    };
-    let prompts = inputs(bench, &sizes)?;
-    (sizes.queries, sizes.keys) = (vec![0, 1, 2], vec![0, 1, 2]);
-    let tokens = inputs(bench, &sizes)?;
-    let mut layer = PagedLayer::new(shape, KvType::of(bench.dtype), bench.device)?;
-    layer.reserve(4)?;
-    let options = AttentionOptions::new(AttentionKind::Causal, 0.3);
-    let mut attend = |given: &[(Tensor, Vec<f64>); 3], rows: [usize; 3], keys: [usize; 2]| {
-        let pages = [vec![3, 1], vec![0]];
-        let pieces = pages.into_iter().zip(rows.windows(2)).zip(keys);
-        let pieces = pieces.map(|((pages, rows), keys)| PagedPiece {
-            rows: rows[0]..rows[1],
-            pages,
-            keys,
-        });
-        let batch = PagedBatch::new(pieces.collect(), bench.device)?;
-        let rows = (&given[0].0, &given[1].0, &given[2].0);
-        let query = layer.store(&batch, rows, None)?;
-        layer.read(&batch, &query, &options)
-    };
-    let prompted = attend(&prompts, [0, 70, 79], [70, 9])?;
-    let decoded = attend(&tokens, [0, 1, 2], [71, 10])?;
+    const STEPS: [(&str, [usize; 3]); 5] = [
+        ("prompts", [70, 9, 5]),
+        ("tokens", [1, 1, 1]),
+        ("a prompt after tokens", [1, 1, 33]),
+        ("tokens around a prompt", [1, 20, 2]),
+        ("prompts around tokens", [17, 1, 20]),
+    ];
+    for (heads, key_heads, width) in [(4, 2, 12), (8, 2, 64), (4, 1, 128)] {
+        let shape = KvShape {
+            heads: key_heads,
+            width,
+        };
+        let mut layer = PagedLayer::new(shape, KvType::of(bench.dtype), bench.device)?;
+        layer.reserve(4)?;
+        let pages = [vec![3, 1], vec![0], vec![2]];
+        let options = AttentionOptions::new(AttentionKind::Causal, 0.3);
+        // Of each sequence, keys and values.
+        let mut past: [[Vec<f64>; 3]; 2] = Default::default();
+        for (name, counts) in STEPS {
+            let mut sizes = Sizes {
+                heads,
+                key_heads,
+                width,
+                value_width: width,
+                queries: boundaries(&counts),
+                keys: boundaries(&counts),
+            };
+            let mut given = inputs(bench, &sizes)?;
+            let row = key_heads * width;
+            let rows = sizes.queries.windows(2).enumerate();
+            let rows = rows.map(|(at, pair)| (at, pair[0] as usize..pair[1] as usize));
+            let mut pieces = Vec::new();
+            for (at, rows) in rows {
+                for (side, past) in past.iter_mut().enumerate() {
+                    past[at].extend(&given[1 + side].1[rows.start * row..rows.end * row]);
+                }
+                pieces.push(PagedPiece {
+                    rows,
+                    pages: pages[at].clone(),
+                    keys: past[0][at].len() / row,
+                });
+            }
+            sizes.keys = boundaries(&pieces.iter().map(|piece| piece.keys).collect::<Vec<_>>());
+            let batch = PagedBatch::new(pieces, bench.device)?;
+            let query = layer.store(&batch, (&given[0].0, &given[1].0, &given[2].0), None)?;
+            let found = layer.read(&batch, &query, &options)?;
+            for (side, past) in past.iter().enumerate() {
+                given[1 + side].1 = past.concat();
+            }
+            let want = expected(&sizes, &given, &options, &|_, _, _, _| 0.0);
+            let label = format!("paged {name}, {heads} heads of {width}");
+            bench.check("attention", label, &found, &want)?;
+        }
+    }
+    Ok(())
+}
 
-    let bias: Bias<'_> = &|_, _, _, _| 0.0;
-    (sizes.queries, sizes.keys) = (vec![0, 70, 79], vec![0, 70, 79]);
-    let want = expected(&sizes, &prompts, &options, bias);
-    bench.check("attention", "paged prompts".into(), &prompted, &want)?;
-    let row = shape.heads * shape.width;
-    let with_token = |side: usize| {
-        let (old, new) = (&prompts[side].1, &tokens[side].1);
-        let parts = [&old[..70 * row], &new[..row], &old[70 * row..], &new[row..]];
-        (tokens[side].0.clone(), parts.concat())
-    };
-    (sizes.queries, sizes.keys) = (vec![0, 1, 2], vec![0, 71, 81]);
-    let given = [tokens[0].clone(), with_token(1), with_token(2)];
-    let want = expected(&sizes, &given, &options, bias);
-    bench.check("attention", "paged tokens".into(), &decoded, &want)
+/// Where sequences of these lengths begin, and the last one ends.
+fn boundaries(lengths: &[usize]) -> Vec<u32> {
+    let mut end = 0;
+    let ends = lengths.iter().map(|&length| {
+        end += length as u32;
+        end
+    });
+    std::iter::once(0).chain(ends).collect()
 }
 
 /// Queries, keys and values side by side, as a fused projection leaves them.
