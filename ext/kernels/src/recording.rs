@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 
 #[cfg(feature = "cuda")]
-use super::cuda::{largest::Choices as Found, recording as backend};
+use super::cuda::{columns, largest::Choices as Found, recording as backend};
 use super::Largest;
 use crate::cuda_graphs;
 use crate::Result;
@@ -25,6 +25,17 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
     #[cfg(not(feature = "cuda"))]
     {
         let _ = tensor;
+        Err(without_recordings())
+    }
+}
+
+/// Copies a matrix into one of the same shape that outlives the recording, which may be of another type.
+pub fn keep(matrix: &Tensor, kept: &Tensor) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    return Ok(columns::copy_matrix(matrix, kept)?);
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (matrix, kept);
         Err(without_recordings())
     }
 }

@@ -281,6 +281,15 @@ impl<'a> Rotated<'a> {
 }
 
 impl Rotation<'_> {
+    /// What it reads on the device: tables, and the rows of tokens in them.
+    pub fn tables(&self) -> Vec<(RopeTable, Tensor)> {
+        let all = std::iter::once(&self.global)
+            .chain(&self.local)
+            .chain(&self.others);
+        all.map(|one| (one.table.clone(), one.rows.clone()))
+            .collect()
+    }
+
     /// Whether this layer rotates at all.
     pub fn applies(&self, layer: usize) -> bool {
         self.config.layers.get(layer).copied().unwrap_or(true)

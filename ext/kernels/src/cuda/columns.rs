@@ -1,7 +1,7 @@
 //! Columns of several tensors side by side, in one launch.
 
 use candle_core::cuda_backend::cudarc::driver::{DeviceRepr, LaunchConfig};
-use candle_core::{DType, Result, Tensor};
+use candle_core::{CudaDevice, DType, Result, Tensor};
 
 use super::compile::{function, ROWS};
 use super::device::{address, device_of, result};
@@ -41,21 +41,52 @@ fn type_number(dtype: DType) -> Result<u32> {
 
 /// As the function of this name for all devices; the parts are on one GPU.
 pub fn join_columns(parts: &[&Tensor], dtype: DType) -> Result<Tensor> {
+    let (rows, widths) = (parts[0].dim(0)?, widths(parts)?);
+    let device = device_of(parts[0])?;
+    let (out, start) = result(&device, (rows, widths.iter().sum()), dtype)?;
+    write(&device, parts, &widths, dtype, start)?;
+    Ok(out)
+}
+
+/// Copies a matrix into one of the same shape, which may be of another type.
+pub fn copy_matrix(from: &Tensor, to: &Tensor) -> Result<()> {
+    if from.dims() != to.dims() || !to.is_contiguous() {
+        candle_core::bail!("{:?} is not copied into {:?}", from.shape(), to.shape());
+    }
+    let parts = [from];
+    write(
+        &device_of(from)?,
+        &parts,
+        &widths(&parts)?,
+        to.dtype(),
+        address(to)?,
+    )
+}
+
+fn widths(parts: &[&Tensor]) -> Result<Vec<usize>> {
     let rows = parts[0].dim(0)?;
     let widths = parts.iter().map(|part| match part.dims() {
         [count, width] if *count == rows => Ok(*width),
         _ => candle_core::bail!("columns of {:?} beside {rows} rows", part.dims()),
     });
-    let widths = widths.collect::<Result<Vec<_>>>()?;
-    let device = device_of(parts[0])?;
-    let total: usize = widths.iter().sum();
-    let (out, start) = result(&device, (rows, total), dtype)?;
+    widths.collect()
+}
+
+/// The parts beside each other at an address.
+fn write(
+    device: &CudaDevice,
+    parts: &[&Tensor],
+    widths: &[usize],
+    dtype: DType,
+    start: u64,
+) -> Result<()> {
+    let (rows, total) = (parts[0].dim(0)?, widths.iter().sum::<usize>());
     let kernel = match dtype {
         DType::F16 => "columns_to_f16",
         DType::BF16 => "columns_to_bf16",
         _ => "columns_to_f32",
     };
-    let function = function(&device, ROWS, kernel, DType::F32, &[], 0)?;
+    let function = function(device, ROWS, kernel, DType::F32, &[], 0)?;
     let mut first = 0;
     for (parts, widths) in parts.chunks(MOST_PARTS).zip(widths.chunks(MOST_PARTS)) {
         let mut parameters = Parameters {
@@ -88,7 +119,7 @@ pub fn join_columns(parts: &[&Tensor], dtype: DType) -> Result<Tensor> {
             shared_mem_bytes: 0,
         };
         // SAFETY: the argument is the kernel's; rows and columns lie within the tensors, and nothing is read ahead.
-        unsafe { launch_early(&device, &function, grid, &[argument(&parameters)], true) }?;
+        unsafe { launch_early(device, &function, grid, &[argument(&parameters)], true) }?;
     }
-    Ok(out)
+    Ok(())
 }

@@ -12,6 +12,7 @@ pub(super) mod layer;
 mod mixing;
 mod narrow;
 pub(super) mod relative;
+mod replay;
 pub(super) mod spans;
 mod verify;
 
@@ -35,7 +36,8 @@ pub use embeddings::Piece;
 use convolution::ConvolutionLayer;
 use embeddings::Embeddings;
 use layer::Layer;
-use relative::RelativePositions;
+use relative::{RelativePositions, RelativeState};
+use replay::Recordings;
 use spans::Spans;
 
 /// Weights and blueprint of an encoder; immutable, and free to be shared between threads.
@@ -55,6 +57,7 @@ pub struct Encoder {
     /// Which tokens see all others, by what the model was loaded for.
     sees_all: RowsThatSeeAll,
     padding_id: u32,
+    recordings: Recordings,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +118,7 @@ impl Encoder {
             int8,
             sees_all: RowsThatSeeAll::None,
             padding_id: blueprint.padding_id.unwrap_or(0),
+            recordings: Recordings::default(),
         })
     }
 
@@ -273,14 +277,26 @@ impl Encoder {
         sequences: &PackedSequences,
         cancel: &CancelToken,
     ) -> Result<Tensor> {
-        let between = Linear::dtype_between(&self.device, self.dtype)?;
+        if let Some(states) = self.replayed(embedded, sequences, cancel)? {
+            return Ok(states);
+        }
         let relative = self.relative.state(sequences, &self.device)?;
+        self.run_layers(embedded, sequences, &relative, cancel)
+    }
+
+    fn run_layers(
+        &self,
+        embedded: &Tensor,
+        sequences: &PackedSequences,
+        relative: &RelativeState<'_>,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let spans = Spans::of(sequences, &self.device)?
             .with_rows_that_see_all(self.rows_that_see_all(sequences));
-        let mut x = embedded.to_dtype(between)?;
+        let mut x = embedded.to_dtype(Linear::dtype_between(&self.device, self.dtype)?)?;
         for (number, (layer, config)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             cancel.check()?;
-            x = layer.forward(&x, &spans, (config, &relative), cancel)?;
+            x = layer.forward(&x, &spans, (config, relative), cancel)?;
             if let (0, Some(convolution)) = (number, &self.convolution) {
                 x = convolution.forward(embedded, &x, sequences)?;
             }
