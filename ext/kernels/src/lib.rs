@@ -29,6 +29,7 @@ pub mod recording;
 pub mod reference;
 mod row_kernels;
 pub(crate) mod rows;
+pub mod sampling;
 pub mod scan;
 pub mod selftest;
 pub mod tensor;

@@ -25,6 +25,6 @@ pub use rules::TokenRules;
 pub use run::{FinishReason, Run, Timings};
 pub use sampler::{Choice, Sampler};
 pub use schema::WhiteSpace;
-pub use scores::Scores;
+pub use scores::{Needs, Scores};
 pub use search::{Piece, Search, SearchSettings};
 pub use stop::{StopMatcher, StopOutcome};

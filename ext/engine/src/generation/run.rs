@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::config::GenerationConfig;
 use super::constraint::Constraint;
 use super::sampler::{Choice, Sampler};
-use super::scores::Scores;
+use super::scores::{Needs, Scores};
 use super::stop::{StopMatcher, StopOutcome};
 use crate::Result;
 use formats::text::tokenizer::{CharacterStream, StreamDecoder};
@@ -155,17 +155,17 @@ impl Run {
         }
     }
 
-    /// How many of the largest logits it needs to know; `None` where it needs all.
-    pub fn needs(&self) -> Option<usize> {
+    /// What it needs to know of the logits after so many more tokens.
+    pub fn needs(&self, tokens: usize) -> Needs {
         match self.text_source {
-            Some(RunText::Constrained(..)) => None,
-            _ => self.sampler.needs(),
+            Some(RunText::Constrained(..)) => Needs::All,
+            _ => self.sampler.needs(tokens),
         }
     }
 
     /// Whether another token follows the next, which is the likeliest; unless the next one ends the sequence.
     pub fn goes_on_plainly(&self) -> bool {
-        self.needs() == Some(1) && self.left() > 0
+        self.needs(0) == Needs::Largest(1) && self.left() > 0
     }
 
     /// Chooses the next token by its scores; returns it with the text that became certain. With no

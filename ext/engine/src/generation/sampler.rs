@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::config::GenerationConfig;
 use super::random::Random;
-use super::scores::Scores;
+use super::scores::{Needs, Nucleus, Scores};
 use crate::{Error, Result};
 
 /// A token chosen, with the probabilities of the model itself (before penalties and truncation).
@@ -43,7 +43,13 @@ impl Sampler {
     pub fn choose(&mut self, scores: &Scores, allowed: Option<&[u32]>) -> Result<Choice> {
         match scores {
             Scores::All(logits) => self.sample(logits, allowed),
-            Scores::Largest(logits) => self.sample_of(logits),
+            Scores::Largest(logits) => self.sample_of(logits, None),
+            Scores::Nucleus(logits, total) => self.sample_of(logits, Some(*total)),
+            Scores::Drawn(token) => {
+                self.random.next_f64();
+                self.accept(*token);
+                Ok(self.report(*token, &[]))
+            }
         }
     }
 
@@ -72,33 +78,54 @@ impl Sampler {
         fork
     }
 
-    /// How many of the largest logits it needs to know; `None` where it needs all: for log probabilities, for
-    /// biases and penalties, which may put any token first, and where nothing says how many may be drawn.
-    pub fn needs(&self) -> Option<usize> {
+    /// What it needs to know of the logits, after so many more draws: of all for log probabilities, and for biases and
+    /// penalties, which may put any token first.
+    pub fn needs(&self, draws: usize) -> Needs {
         let config = &self.config;
         let by_logits_alone = config.logprobs.is_none()
             && config.repetition_penalty == 1.0
             && config.presence_penalty == 0.0
             && config.frequency_penalty == 0.0
             && config.logit_bias.is_empty();
-        match config.top_k {
-            _ if !by_logits_alone => None,
-            _ if config.temperature == 0.0 => Some(1),
+        let (temperature, min_p) = (
+            config.temperature,
+            config.min_p.filter(|&min_p| min_p > 0.0),
+        );
+        match (config.top_k, config.top_p.filter(|&top_p| top_p < 1.0)) {
+            _ if !by_logits_alone => Needs::All,
+            _ if temperature == 0.0 => Needs::Largest(1),
             // With one more it is known whether any is left out.
-            Some(top_k) => top_k.checked_add(1),
-            None => None,
+            (Some(top_k), _) => top_k.checked_add(1).map_or(Needs::All, Needs::Largest),
+            (None, None) if min_p.is_none() => Needs::Draw {
+                temperature,
+                uniform: self.uniform(draws),
+            },
+            (None, top_p) => Needs::Nucleus(Nucleus {
+                temperature,
+                top_p,
+                min_p,
+            }),
         }
     }
 
-    /// `sample` by the largest logits, in the order of tokens.
-    fn sample_of(&mut self, largest: &[(u32, f32)]) -> Result<Choice> {
+    /// The random number of the draw after so many others.
+    fn uniform(&self, draws: usize) -> f64 {
+        let mut random = self.random.clone();
+        (0..draws).for_each(|_| {
+            random.next_f64();
+        });
+        random.next_f64()
+    }
+
+    /// `sample` by the largest logits, in the order of tokens. `total` is the weight of all tokens, where there are more.
+    fn sample_of(&mut self, largest: &[(u32, f32)], total: Option<f64>) -> Result<Choice> {
         let larger = |best: (u32, f32), next: (u32, f32)| if next.1 > best.1 { next } else { best };
         let best = largest.iter().copied().reduce(larger);
         let best = best.ok_or_else(unusable)?;
         let token = if self.config.temperature == 0.0 {
             best.0
         } else {
-            self.pick(largest.to_vec(), best)
+            self.pick(largest.to_vec(), best, total)
         };
         self.accept(token);
         Ok(self.report(token, &[]))
@@ -149,12 +176,12 @@ impl Sampler {
             .zip(scores.iter().copied())
             .filter(|(_, score)| score.is_finite())
             .collect();
-        Ok(self.pick(finite, (best, scores[best as usize])))
+        Ok(self.pick(finite, (best, scores[best as usize]), None))
     }
 
     /// Draws one of tokens with finite scores, of which `best` has the largest.
-    fn pick(&mut self, finite: Vec<(u32, f32)>, best: (u32, f32)) -> u32 {
-        let candidates = self.candidates(finite, best.1);
+    fn pick(&mut self, finite: Vec<(u32, f32)>, best: (u32, f32), total: Option<f64>) -> u32 {
+        let candidates = self.candidates(finite, best.1, total);
         let total: f64 = candidates.iter().map(|&(_, weight)| weight).sum();
         let mut left = self.random.next_f64() * total;
         for &(token, weight) in &candidates {
@@ -168,7 +195,12 @@ impl Sampler {
 
     /// What temperature, top-k, top-p and min-p leave, in this order, each over the renormalized
     /// rest of the one before, with unnormalized weights; best first where something was left out.
-    fn candidates(&self, mut finite: Vec<(u32, f32)>, best: f32) -> Vec<(u32, f64)> {
+    fn candidates(
+        &self,
+        mut finite: Vec<(u32, f32)>,
+        best: f32,
+        total: Option<f64>,
+    ) -> Vec<(u32, f64)> {
         let temperature = f64::from(self.config.temperature);
         if let Some(top_k) = self.config.top_k.filter(|&k| k < finite.len()) {
             let by_score = |a: &(u32, f32), b: &(u32, f32)| {
@@ -185,7 +217,9 @@ impl Sampler {
             .map(|(token, score)| (token, ((f64::from(score) - best) / temperature).exp()))
             .collect();
         if let Some(top_p) = self.config.top_p.filter(|&p| p < 1.0) {
-            keep_nucleus(&mut candidates, f64::from(top_p));
+            let whole = || candidates.iter().map(|&(_, weight)| weight).sum();
+            let wanted = f64::from(top_p) * total.unwrap_or_else(whole);
+            keep_nucleus(&mut candidates, wanted);
         }
         if let Some(min_p) = self.config.min_p {
             // The best candidate has weight 1, so `min_p` is a bound on the weights themselves.
@@ -223,13 +257,12 @@ impl Sampler {
     }
 }
 
-/// Keeps the fewest of the likeliest candidates whose weights reach `share` of the whole, best first.
+/// Keeps the fewest of the likeliest candidates whose weights reach `wanted`, best first.
 /// A vocabulary is large and these are few, so that only as many are sorted as turn out to be needed.
-fn keep_nucleus(candidates: &mut Vec<(u32, f64)>, share: f64) {
+fn keep_nucleus(candidates: &mut Vec<(u32, f64)>, wanted: f64) {
     const FIRST: usize = 64;
     const GROWTH: usize = 8;
     let by_weight = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    let wanted = share * candidates.iter().map(|&(_, weight)| weight).sum::<f64>();
     let (mut before, mut sorted, mut next) = (0.0, 0, FIRST);
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];
@@ -275,6 +308,8 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use kernels::sampling::reference;
+
     use super::*;
 
     const LOGITS: [f32; 6] = [2.0, 1.0, 0.5, -1.0, -2.0, 0.0];
@@ -452,7 +487,10 @@ mod tests {
             let mut of_largest = of_all.clone();
             for seed in 0..60 {
                 let logits = awkward(seed, 30);
-                let count = of_largest.needs().unwrap() + seed as usize % 3;
+                let Needs::Largest(count) = of_largest.needs(0) else {
+                    panic!("{config:?}");
+                };
+                let count = count + seed as usize % 3;
                 let few = Scores::Largest(largest(&logits, count));
                 let all = of_all.choose(&Scores::All(logits), None).unwrap();
                 assert_eq!(of_largest.choose(&few, None).unwrap(), all, "{config:?}");
@@ -468,15 +506,53 @@ mod tests {
                 ..config()
             };
             change(&mut config);
-            Sampler::new(config, &[]).unwrap().needs()
+            Sampler::new(config, &[]).unwrap().needs(0)
         };
-        assert_eq!(needs(|_| {}), Some(6));
-        assert_eq!(needs(|config| config.temperature = 0.0), Some(1));
-        assert_eq!(needs(|config| config.top_k = None), None);
-        assert_eq!(needs(|config| config.logprobs = Some(0)), None);
-        assert_eq!(needs(|config| config.repetition_penalty = 1.1), None);
-        assert_eq!(needs(|config| config.presence_penalty = 0.1), None);
-        assert_eq!(needs(|config| config.frequency_penalty = 0.1), None);
+        assert_eq!(needs(|_| {}), Needs::Largest(6));
+        assert_eq!(needs(|config| config.temperature = 0.0), Needs::Largest(1));
+        assert_eq!(needs(|config| config.logprobs = Some(0)), Needs::All);
+        assert_eq!(needs(|config| config.repetition_penalty = 1.1), Needs::All);
+        assert_eq!(needs(|config| config.presence_penalty = 0.1), Needs::All);
+        assert_eq!(needs(|config| config.frequency_penalty = 0.1), Needs::All);
+    }
+
+    /// What a device finds of logits gives the tokens that all logits give, draw after draw.
+    #[test]
+    fn what_a_device_finds_gives_the_tokens_that_all_logits_give() {
+        let with = |temperature, top_p, min_p| GenerationConfig {
+            temperature,
+            top_p,
+            min_p,
+            ..config()
+        };
+        let configs = [
+            with(1.0, None, None),
+            with(0.4, Some(1.0), Some(0.0)),
+            with(0.7, Some(0.9), None),
+            with(1.5, Some(0.5), Some(0.1)),
+            with(1.0, None, Some(0.2)),
+        ];
+        for config in configs {
+            let mut of_all = Sampler::new(config.clone(), &[]).unwrap();
+            let mut of_found = of_all.clone();
+            for seed in 0..60 {
+                let logits = awkward(seed, 30);
+                let needs = of_found.needs(0);
+                assert_eq!(of_found.needs(3), advanced(&of_found, 3).needs(0));
+                let found = reference(&logits, &needs.want());
+                let scores = needs.met(found).unwrap();
+                let all = of_all.choose(&Scores::All(logits), None).unwrap();
+                assert_eq!(of_found.choose(&scores, None).unwrap(), all, "{config:?}");
+            }
+        }
+    }
+
+    fn advanced(sampler: &Sampler, draws: usize) -> Sampler {
+        let mut sampler = sampler.clone();
+        (0..draws).for_each(|_| {
+            sampler.random.next_f64();
+        });
+        sampler
     }
 
     #[test]

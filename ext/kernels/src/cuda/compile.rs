@@ -25,6 +25,11 @@ pub const ROWS: Source = Source {
     text: include_str!("rows.cu"),
     for_hopper: false,
 };
+pub const SAMPLING: Source = Source {
+    name: "sampling",
+    text: include_str!("sampling.cu"),
+    for_hopper: false,
+};
 pub const SCAN: Source = Source {
     name: "scan",
     text: include_str!("scan.cu"),
@@ -73,6 +78,7 @@ pub const BLOCKS: Source = Source {
         "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
         include_str!("product.cuh"),
         include_str!("groups.cuh"),
+        include_str!("block_runs.cuh"),
         include_str!("blocks.cu")
     ),
     for_hopper: false,
@@ -85,6 +91,20 @@ pub const BLOCK_TILES: Source = Source {
         include_str!("tensor_cores.cuh"),
         include_str!("block_numbers.cuh"),
         include_str!("block_tiles.cu")
+    ),
+    for_hopper: false,
+};
+
+pub const BLOCK_PANELS: Source = Source {
+    name: "block_panels",
+    text: concat!(
+        "typedef unsigned char uchar;\n#define WEIGHT uchar\n",
+        include_str!("product.cuh"),
+        include_str!("tensor_cores.cuh"),
+        include_str!("cluster.cuh"),
+        include_str!("groups.cuh"),
+        include_str!("block_runs.cuh"),
+        include_str!("block_panels.cu")
     ),
     for_hopper: false,
 };
@@ -107,6 +127,7 @@ pub const BLOCK_STREAMS: Source = Source {
 pub const WIDE_PRODUCT: Source = Source {
     name: "wide_product",
     text: concat!(
+        include_str!("cluster.cuh"),
         include_str!("warpgroups.cuh"),
         include_str!("wide_product.cu")
     ),

@@ -1,7 +1,9 @@
 //! The row kernels on CUDA; beside them attention and products.
 
 pub(super) mod attention;
+mod attention_runs;
 mod blas;
+mod block_panels;
 pub(super) mod blocks;
 pub(super) mod columns;
 mod compile;
@@ -18,6 +20,7 @@ pub(super) mod order;
 mod parameters;
 pub(super) mod product;
 pub(super) mod recording;
+pub(super) mod sampling;
 pub(super) mod scan;
 pub(super) mod scan_gates;
 mod staging;

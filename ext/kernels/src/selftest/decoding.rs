@@ -5,6 +5,7 @@ use candle_core::{DType, Tensor};
 use super::data::{self, input, Fill, Input, Placement, Random};
 use super::Bench;
 use crate::recording::{self, Choices};
+use crate::sampling::{self, Want};
 use crate::Result;
 use crate::{reference, RopeKind, Rotation};
 
@@ -140,7 +141,48 @@ pub(super) fn largest(bench: &mut Bench<'_>) -> Result<()> {
                 bench.judge(format!("{count} of {}", x.label), &[deviation])?;
             }
             chosen(bench, &x.tensor, &x.label)?;
+            sampled(bench, &x.tensor, &x.label)?;
         }
+    }
+    Ok(())
+}
+
+/// What samplers ask of logits, in every row something else.
+fn sampled(bench: &mut Bench<'_>, x: &Tensor, label: &str) -> Result<()> {
+    let wants = [
+        (0, 0.0, None),
+        (3, 0.0, None),
+        (41, 0.7, None),
+        (256, 1.0, None),
+    ]
+    .into_iter()
+    .chain((0..20).map(|at| (0, 0.4 + at as f32 / 8.0, Some(f64::from(at) / 20.0))))
+    .map(|(count, temperature, uniform)| Want {
+        count,
+        temperature,
+        uniform,
+    });
+    let rows: Vec<Vec<f32>> = x.to_vec2()?;
+    let wants: Vec<Want> = wants.collect();
+    for shift in 0..wants.len() {
+        let own = (0..rows.len()).map(|row| wants[(row + shift) % wants.len()]);
+        let own: Vec<Want> = own.collect();
+        let Some(found) = sampling::sample(x, &own)? else {
+            return Ok(());
+        };
+        let alike = rows
+            .iter()
+            .zip(&own)
+            .zip(&found)
+            .all(|((row, want), found)| {
+                let expected = sampling::reference(row, want);
+                let off = (found.total - expected.total).abs();
+                found.largest == expected.largest
+                    && found.drawn == expected.drawn
+                    && off <= 1e-12 * expected.total
+            });
+        let deviation = if alike { 0.0 } else { f64::INFINITY };
+        bench.judge(format!("asks {shift} of {label}"), &[deviation])?;
     }
     Ok(())
 }

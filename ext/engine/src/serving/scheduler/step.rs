@@ -356,8 +356,8 @@ impl Scheduler {
         shared: &mut Shared,
         cancel: &CancelToken,
     ) -> Result<()> {
-        // Neighbours of one adapter share its products.
-        planned.sort_by_key(Planned::adapter);
+        // Neighbours of one adapter share its products, and those that get one token more a kernel for attention.
+        planned.sort_by_key(|piece| (piece.adapter(), piece.tokens.len() > 1 + piece.drafted));
         match self.compute_group(planned, shared, cancel) {
             Ok(()) => {}
             Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -578,11 +578,13 @@ fn came_together(requests: &[Active<RequestState>], most: usize) -> bool {
 
 /// What the requests need of the logits.
 fn scores(logits: &Tensor, group: &[Planned]) -> Result<Vec<Scores>> {
-    let choosing = group.iter().filter(|piece| piece.wanted > 0);
-    Scores::read(
-        logits,
-        choosing.map(|piece| piece.request.state().run.needs()),
-    )
+    let needs = group.iter().flat_map(|piece| {
+        let state = piece.request.state();
+        (0..piece.wanted)
+            .map(|row| state.run.needs(row))
+            .collect::<Vec<_>>()
+    });
+    Scores::read(logits, &needs.collect::<Vec<_>>())
 }
 
 /// What came of a piece.

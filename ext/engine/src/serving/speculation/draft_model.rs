@@ -189,7 +189,8 @@ impl Drafter {
             Some(logits) => {
                 let known = logits.narrow(1, 0, vocabulary.min(logits.dim(1)?))?;
                 let samplers = lines.iter().filter_map(|line| line.sampler.as_ref());
-                Scores::read(&known, samplers.map(DraftSampler::needs))?
+                let needs: Vec<_> = samplers.map(DraftSampler::needs).collect();
+                Scores::read(&known, &needs)?
             }
             None => Vec::new(),
         };

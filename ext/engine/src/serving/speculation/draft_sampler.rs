@@ -1,6 +1,6 @@
 //! How draft tokens are chosen by the logits of a draft model.
 
-use crate::generation::{Constraint, Sampler, Scores};
+use crate::generation::{Constraint, Needs, Sampler, Scores};
 
 /// Chooses draft tokens as the sequence's own tokens will be chosen, by the same random numbers, so that equal
 /// logits give equal tokens.
@@ -37,11 +37,11 @@ impl DraftSampler {
         self.left = self.left.min(left);
     }
 
-    /// How many of the largest logits it needs to know; `None` where it needs all.
-    pub fn needs(&self) -> Option<usize> {
+    /// What it needs to know of the logits.
+    pub fn needs(&self) -> Needs {
         match self.constraint {
-            Some(_) => None,
-            None => self.sampler.needs(),
+            Some(_) => Needs::All,
+            None => self.sampler.needs(0),
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn a_token_that_ends_the_sequence_is_not_drafted() {
         let sampler = Sampler::new(GenerationConfig::default(), &[1]).unwrap();
         let mut draft = DraftSampler::new(sampler, None, vec![1], 5);
-        assert_eq!(draft.needs(), Some(1));
+        assert_eq!(draft.needs(), Needs::Largest(1));
         assert_eq!(draft.take(&Scores::Largest(vec![(1, 1.0)])), None);
         assert_eq!(draft.take(&Scores::Largest(vec![(0, 1.0)])), None);
         assert_eq!(draft.left(), 0);
