@@ -6,7 +6,7 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::{CudaDevice, DType, Result, Tensor};
 
 use super::block_panels;
-use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS};
+use super::compile::{attribute, capability, function, Source, BLOCKS, BLOCK_STREAMS, BLOCK_TILES};
 use super::device::{address, device_of, result, ALIGNMENT};
 use super::launch::{argument, launch_early};
 use super::product::{Outcome, Parameters, MOST_MATRICES};
@@ -19,8 +19,11 @@ use base::quant::{BlockType, GroupForm, Rounding};
 
 /// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
-const MOST_PANEL_ROWS: usize = 192;
-/// Outputs of a thread block of tiles.
+const MOST_PANEL_ROWS: usize = 128;
+/// Rows for which tiles are faster than panels; below them every kind has something faster than panels.
+const MOST_TILE_ROWS: usize = 16;
+/// Rows of a tile, and the outputs of a thread block on tensor cores.
+const TILE_ROWS: usize = 8;
 pub(super) const TILE_OUTPUTS: usize = 16;
 /// The most rows that are multiplied while blocks are streamed.
 const STREAM_ROWS: usize = 2;
@@ -153,14 +156,30 @@ fn launch_product(
     if on_cores && stream(device, dtype, matrices, gated, parameters)? {
         return Ok(true);
     }
-    if in_panels {
+    let kind = matrices[0].blocks.kind();
+    let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
+    let tiles = on_cores && has_tiles(kind) && rows <= MOST_TILE_ROWS;
+    if in_panels && !tiles && rows > STREAM_ROWS {
         block_panels::launch(device, dtype, matrices, gated, parameters)?;
         return Ok(false);
     }
-    let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
-    let definitions = definitions(matrices[0].blocks.kind(), rows.next_power_of_two(), gated);
-    let kernel = (BLOCKS, "product_of_blocks");
-    let grid = outputs.div_ceil(WARPS);
+    let (source, kernel, together, grid) = if tiles {
+        (
+            BLOCK_TILES,
+            "tiles_of_blocks",
+            rows.max(TILE_ROWS).next_power_of_two(),
+            outputs.div_ceil(TILE_OUTPUTS),
+        )
+    } else {
+        (
+            BLOCKS,
+            "product_of_blocks",
+            rows.next_power_of_two(),
+            outputs.div_ceil(WARPS),
+        )
+    };
+    let definitions = definitions(kind, together, gated);
+    let kernel = (source, kernel);
     launch(device, kernel, dtype, &definitions, grid, parameters)?;
     Ok(false)
 }

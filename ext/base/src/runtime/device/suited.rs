@@ -53,8 +53,8 @@ impl Device {
         }
     }
 
-    /// Within how many steps the prompts that wait are to be read, however long the gaps between the tokens of others
-    /// become. A GPU reads many rows at once faster than few after each other, so that a growing queue is worth longer
+    /// Within how many steps the prompts that wait are to be read, though the gaps between the tokens of others become
+    /// longer. A GPU reads many rows at once faster than few after each other, so that a growing queue is worth longer
     /// steps; a CPU gains nothing by them.
     pub fn backlog_steps(self) -> Option<usize> {
         match self {

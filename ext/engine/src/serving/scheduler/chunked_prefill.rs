@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The time that a step with a part of a prompt may take, in steps without one: a gap between two tokens
 /// stays below three of the usual ones with some to spare.
 const STRETCH: f64 = 2.2;
+/// The same where a queue of prompts makes parts longer; and a gap in seconds that nobody takes for a pause.
+const QUEUE_STRETCH: f64 = 2.6;
+const SHORT_GAP: f64 = 0.06;
 /// A part is at least this long, so that a prompt gets on.
 const LEAST: usize = 1;
 /// Before it is known what its tokens take, it is no longer than this.
@@ -28,6 +31,8 @@ pub struct ChunkedPrefill {
     /// A token of a prompt beside it, and such a token of the latest part.
     token: Option<f64>,
     latest: f64,
+    /// The same, accidents too: what a part took, however long it was.
+    measured: Option<f64>,
     /// How many tokens that part had, and beside how many sequences.
     part: usize,
     beside: usize,
@@ -63,11 +68,25 @@ impl ChunkedPrefill {
         }
     }
 
-    /// How many tokens of prompts a step has to read so that those that wait are read within `steps`. `pending` is
-    /// what each request has yet to read; those with one token decode.
-    pub fn backlog(pending: impl Iterator<Item = usize>, steps: Option<usize>) -> usize {
+    /// How many tokens of prompts a step beside `decoding` sequences has to read so that those that wait are read
+    /// within `steps`, as far as the gap stays short. `pending` is what each request has yet to read; those with one
+    /// token decode.
+    pub fn backlog(
+        &self,
+        decoding: usize,
+        pending: impl Iterator<Item = usize>,
+        steps: Option<usize>,
+    ) -> usize {
         let waiting = pending.filter(|&tokens| tokens > 1).sum::<usize>();
-        steps.map_or(0, |steps| waiting / steps.max(1))
+        let wanted = steps.map_or(0, |steps| waiting / steps.max(1));
+        match (self.usual(decoding), self.measured) {
+            (Some(step), Some(token)) if token > 0.0 => {
+                let gap = SHORT_GAP.max(QUEUE_STRETCH * step);
+                wanted.min(((gap - step) / token) as usize)
+            }
+            (Some(_), Some(_)) => wanted,
+            _ => 0,
+        }
     }
 
     /// What a step of so many sequences takes. Where it was not measured, that of fewer sequences stands in, or
@@ -117,6 +136,8 @@ impl ChunkedPrefill {
             _ => {
                 let checks = self.verify.unwrap_or(0.0) * drafted as f64;
                 let step = usual.unwrap_or(0.0) + checks;
+                let measured = (took - step).max(0.0) / reading as f64;
+                self.measured = blend(self.measured, measured);
                 let took = if step > 0.0 {
                     took.min(ACCIDENT * step)
                 } else {
@@ -167,9 +188,33 @@ mod tests {
     #[test]
     fn a_queue_of_prompts_makes_parts_longer_where_the_device_gains_by_it() {
         let pending = [1, 1000, 1, 600];
-        assert_eq!(ChunkedPrefill::backlog(pending.into_iter(), Some(16)), 100);
-        assert_eq!(ChunkedPrefill::backlog(pending.into_iter(), None), 0);
-        assert_eq!(ChunkedPrefill::backlog([1, 1].into_iter(), Some(16)), 0);
+        let mut prefill = ChunkedPrefill::default();
+        let backlog = |prefill: &ChunkedPrefill, pending: &[usize], steps| {
+            prefill.backlog(2, pending.iter().copied(), steps)
+        };
+        assert_eq!(backlog(&prefill, &pending, Some(16)), 0);
+        prefill.note(2, 0, 0, milliseconds(10.0));
+        assert_eq!(backlog(&prefill, &pending, Some(16)), 0);
+        prefill.note(2, 64, 0, milliseconds(16.4));
+        assert_eq!(backlog(&prefill, &pending, Some(16)), 100);
+        assert_eq!(backlog(&prefill, &pending, None), 0);
+        assert_eq!(backlog(&prefill, &[1, 1], Some(16)), 0);
+    }
+
+    #[test]
+    fn a_queue_of_prompts_makes_gaps_no_longer_than_a_short_one_or_a_few_usual_ones() {
+        for (step, token) in [(10.0, 0.03), (4.0, 0.1), (100.0, 1.0)] {
+            let mut prefill = ChunkedPrefill::default();
+            prefill.note(64, 0, 0, milliseconds(step));
+            prefill.note(64, 64, 0, milliseconds(step + 64.0 * token));
+            let part = prefill.backlog(64, [1_000_000].into_iter(), Some(16));
+            let gap = step + part as f64 * token;
+            let most = (1e3 * SHORT_GAP).max(QUEUE_STRETCH * step);
+            assert!(
+                (most - token - 1e-6..=most).contains(&gap),
+                "{gap} of {most}"
+            );
+        }
     }
 
     #[test]

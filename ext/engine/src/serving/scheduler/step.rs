@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use super::chunked_prefill::ChunkedPrefill;
 use super::{Request, RequestState, Scheduler, Shared};
 use crate::generation::Scores;
 use crate::models::decoder::model::Reading;
@@ -115,7 +114,8 @@ impl Scheduler {
                 part => {
                     let waiting = requests.iter().filter(|one| one.goes_on);
                     let pending = waiting.map(|one| one.request.state().pending().len());
-                    let backlog = ChunkedPrefill::backlog(pending, self.device.backlog_steps());
+                    let steps = self.device.backlog_steps();
+                    let backlog = prefill.backlog(decoding, pending, steps);
                     part.max(self.device.least_part()).max(backlog).min(most)
                 }
             },
