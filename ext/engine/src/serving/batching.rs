@@ -76,6 +76,18 @@ pub enum Excess {
     Refuse { first_index: usize },
 }
 
+impl Excess {
+    /// The same for texts from `start` on.
+    pub fn counting_from(self, start: usize) -> Self {
+        match self {
+            Self::Refuse { first_index } => Self::Refuse {
+                first_index: first_index + start,
+            },
+            other => other,
+        }
+    }
+}
+
 /// Tokenizes in parallel.
 pub fn tokenize(
     tokenizer: &Tokenizer,

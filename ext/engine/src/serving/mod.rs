@@ -8,6 +8,7 @@ pub mod scheduler;
 pub(crate) mod seq2seq;
 pub mod speculation;
 mod stats;
+pub(crate) mod tokenize_ahead;
 
 pub use batching::Slice;
 pub use scheduler::ContextOverflow;

@@ -210,6 +210,13 @@ pub trait Simd: Copy {
 
 /// What a tile reads: rows of x and a panel [inputs, 32], four inputs a turn.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(
+        dead_code,
+        reason = "tiles of other processors have no loop of their own"
+    )
+)]
 pub struct Turns {
     pub count: usize,
     pub x: *const f32,

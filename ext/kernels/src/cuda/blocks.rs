@@ -20,7 +20,7 @@ use base::quant::{BlockType, GroupForm, Rounding};
 /// Beyond this many rows a product with the expanded matrix is faster: without tensor cores, and on them.
 const MOST_ROWS: usize = 8;
 const MOST_PANEL_ROWS: usize = 128;
-/// Rows for which tiles are faster than panels; below them every kind has something faster than panels.
+/// Up to so many rows tiles are faster than panels.
 const MOST_TILE_ROWS: usize = 16;
 /// Rows of a tile, and the outputs of a thread block on tensor cores.
 const TILE_ROWS: usize = 8;
@@ -159,7 +159,7 @@ fn launch_product(
     let kind = matrices[0].blocks.kind();
     let (rows, outputs) = (parameters.rows as usize, parameters.outputs as usize);
     let tiles = on_cores && has_tiles(kind) && rows <= MOST_TILE_ROWS;
-    if in_panels && !tiles && rows > STREAM_ROWS {
+    if in_panels && !tiles && rows > 1 {
         block_panels::launch(device, dtype, matrices, gated, parameters)?;
         return Ok(false);
     }

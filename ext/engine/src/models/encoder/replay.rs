@@ -130,7 +130,7 @@ impl Encoder {
         let cancel = CancelToken::new();
         let recording = Recording::new(&self.device, || {
             let states = self.run_layers(&input, sequences, &relative, &cancel)?;
-            Ok(recording::keep(&states, &output)?)
+            recording::keep(&states, &output)
         })?;
         let recorded = Recorded {
             recording,

@@ -1,9 +1,11 @@
 //! One call of `embed`: options resolved, texts to vectors.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::nn::{PackedSequences, Pooling};
 use crate::serving::batching::{self, Excess, Tokens};
+use crate::serving::tokenize_ahead::tokenize_ahead;
 use crate::tasks::loading::LoadedModel;
 use crate::tasks::sentence::TextTask;
 use crate::tasks::static_embeddings::StaticEmbeddings;
@@ -102,14 +104,20 @@ impl<'a> Call<'a> {
         } else {
             prepared.iter().map(|text| Input::Single(text)).collect()
         };
-        let tokens = batching::tokenize(
-            &loaded.tokenizer,
-            &inputs,
-            loaded.max_length,
-            excess,
-            cancel,
-        )?;
-        self.compute(loaded, &tokens, rows, cancel)
+        let tokenize = |part: Range<usize>| {
+            batching::tokenize(
+                &loaded.tokenizer,
+                &inputs[part.clone()],
+                loaded.max_length,
+                excess.counting_from(part.start),
+                cancel,
+            )
+        };
+        let compute = |part: Range<usize>, tokens: Vec<Tokens>| {
+            let rows = &mut rows[part.start * self.dimension..part.end * self.dimension];
+            self.compute(loaded, &tokens, rows, cancel)
+        };
+        tokenize_ahead(inputs.len(), loaded.info.device, tokenize, compute)
     }
 
     /// One row per list of tokens.

@@ -1,0 +1,114 @@
+//! Tokenizing beside computing: while a GPU computes on some texts, the processor tokenizes the next.
+
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread::Builder;
+
+use crate::{Device, Result};
+
+/// How many texts a GPU computes on while the next are tokenized.
+const PART: usize = 256;
+
+/// Hands what `tokenize` makes of parts of 0..count to `compute`, in their order. On the CPU all are one part.
+pub fn tokenize_ahead<T: Send>(
+    count: usize,
+    device: Device,
+    tokenize: impl Fn(Range<usize>) -> Result<T> + Sync,
+    mut compute: impl FnMut(Range<usize>, T) -> Result<()>,
+) -> Result<()> {
+    let size = if device.computes_on_threads() {
+        count
+    } else {
+        PART
+    };
+    let part = |start: usize| start..count.min(start + size);
+    let mut range = part(0);
+    let mut tokens = tokenize(range.clone())?;
+    while range.end < count {
+        let next = part(range.end);
+        let (computed, ahead) = beside(|| tokenize(next.clone()), || compute(range, tokens));
+        computed?;
+        (range, tokens) = (next, ahead?);
+    }
+    compute(range, tokens)
+}
+
+/// `work` on this thread, and `other` on one of its own; after it where there is none to be had.
+fn beside<R: Send, S>(other: impl Fn() -> R + Sync, work: impl FnOnce() -> S) -> (S, R) {
+    std::thread::scope(|scope| {
+        let thread = Builder::new().spawn_scoped(scope, &other);
+        let done = work();
+        let result = match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => other(),
+        };
+        (done, result)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn the_next_part_is_tokenized_while_one_is_computed() {
+        let (begins, begun) = channel();
+        let begins = Mutex::new(begins);
+        let tokenize = |range: Range<usize>| {
+            begins.lock().unwrap().send(range.start).unwrap();
+            Ok(range.clone())
+        };
+        let mut seen = Vec::new();
+        let compute = |range: Range<usize>, tokens: Range<usize>| {
+            assert_eq!(range, tokens);
+            seen.push(range.clone());
+            let wait = Duration::from_secs(20);
+            let waited: Vec<usize> = begun.try_iter().collect();
+            if range.end < 600 && !waited.contains(&range.end) {
+                assert_eq!(begun.recv_timeout(wait), Ok(range.end));
+            }
+            Ok(())
+        };
+        tokenize_ahead(600, Device::Cuda(0), tokenize, compute).unwrap();
+        assert_eq!(seen, [0..256, 256..512, 512..600]);
+    }
+
+    #[test]
+    fn the_cpu_gets_all_at_once_and_nothing_is_one_part() {
+        for (count, device) in [(600, Device::Cpu), (0, Device::Cuda(0)), (0, Device::Cpu)] {
+            let mut seen = Vec::new();
+            let compute = |range: Range<usize>, ()| {
+                seen.push(range);
+                Ok(())
+            };
+            tokenize_ahead(count, device, |_| Ok(()), compute).unwrap();
+            assert_eq!(seen.len(), 1);
+            assert_eq!(seen[0], 0..count);
+        }
+    }
+
+    #[test]
+    fn the_first_failure_in_the_order_of_texts_is_the_result() {
+        let check = |range: Range<usize>, bad: usize| {
+            if range.contains(&bad) {
+                return Err(Error::InvalidInput(bad.to_string()));
+            }
+            Ok(())
+        };
+        let run = |tokenized: usize, computed: usize| {
+            let tokenize = |range| check(range, tokenized);
+            let compute = |range, ()| check(range, computed);
+            let result = tokenize_ahead(1000, Device::Cuda(0), tokenize, compute);
+            result.map_err(|error| error.to_string())
+        };
+        assert_eq!(run(300, 2000), Err("300".to_owned()));
+        assert_eq!(run(2000, 300), Err("300".to_owned()));
+        assert_eq!(run(300, 10), Err("10".to_owned()));
+        assert_eq!(run(2000, 2000), Ok(()));
+    }
+}
