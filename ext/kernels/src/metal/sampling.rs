@@ -11,7 +11,7 @@ use super::plan::sampling::{found, want, WORDS};
 use super::plan::{self, SamplingParameters, Source};
 use crate::sampling::{Found, Want};
 
-/// As the function of this name for all devices.
+/// As the function of this name for all devices; `None`, too, where all logits are no more bytes.
 pub fn sample(x: &Tensor, wants: &[Want]) -> Result<Option<Vec<Found>>> {
     let (rows, width) = x.dims2()?;
     if x.dtype() != DType::F32 || !x.is_contiguous() || rows != wants.len() || rows * width == 0 {
@@ -19,12 +19,16 @@ pub fn sample(x: &Tensor, wants: &[Want]) -> Result<Option<Vec<Found>>> {
     }
     let most = wants.iter().map(|want| want.count.min(width)).max();
     let most = most.unwrap_or(0);
+    let weighs = wants.iter().any(|want| want.temperature > 0.0);
+    if !weighs && most >= width / 2 {
+        // The pairs are no fewer bytes than half of the rows.
+        return Ok(None);
+    }
     let held = hold(x);
     let input = held.input()?;
     let device = input.storage.device();
     // The pairs of all rows, then what the sums say of each.
     let pairs = rows * most * PAIR;
-    let weighs = wants.iter().any(|want| want.temperature > 0.0);
     let words = pairs + if weighs { rows * WORDS } else { 0 };
     if words == 0 {
         return Ok(Some(vec![Found::default(); rows]));
