@@ -13,8 +13,12 @@ const DIGIT: u32 = 31;
 /// 1 / temperature as the sum of two floats, 0 where nothing is weighed; then two digits of the random number.
 pub fn want(want: &Want) -> [u32; WORDS] {
     let weighs = want.temperature > 0.0;
-    let inverse = 1.0 / f64::from(want.temperature);
-    let high = if weighs { inverse as f32 } else { 0.0 };
+    let inverse = if weighs {
+        1.0 / f64::from(want.temperature)
+    } else {
+        0.0
+    };
+    let high = inverse as f32;
     let low = (inverse - f64::from(high)) as f32;
     let unit = f64::from(1u32 << DIGIT);
     let [first, second] = match want.uniform {

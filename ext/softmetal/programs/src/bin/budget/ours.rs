@@ -75,7 +75,7 @@ pub fn decode(
     let model = Arc::new(model.map_err(Error::wrap)?);
     // Prompts that begin in their own way share nothing.
     let request = |first: usize| Request {
-        prompt: [&[PROMPT[0] + first as u32], &PROMPT[1..]].concat(),
+        prompt: [&[PROMPT[0] + first as u32][..], &PROMPT[1..]].concat(),
         instructions: 0,
         config: config.clone(),
         overflow: ContextOverflow::Error,
