@@ -10,7 +10,7 @@ crate::classes!(MTLCaptureManager MTLCaptureDescriptor);
 
 impl MTLCaptureManager {
     pub unsafe fn sharedCaptureManager() -> Retained<Self> {
-        Retained::soft_new(()).soft_autoreleased()
+        Retained::<Self>::soft_new(()).soft_autoreleased()
     }
 
     pub fn startCaptureWithDescriptor_error(

@@ -56,7 +56,7 @@ pub trait MTLDevice {
     }
 
     fn architecture(&self) -> Retained<MTLArchitecture> {
-        Retained::soft_new(()).soft_autoreleased()
+        Retained::<MTLArchitecture>::soft_new(()).soft_autoreleased()
     }
 
     fn newFence(&self) -> Option<Retained<ProtocolObject<dyn MTLFence>>> {
