@@ -5,7 +5,7 @@ require_relative "../../rakelib/support/metal/budget"
 RSpec.describe Tasks::Metal::Budget do
   def cost(**numbers)
     none = { commands: 0, barriers: 0, encoders: 0, command_buffers: 0, waits: 0, buffers: 0, read: 0, written: 0,
-             copied: 0, floor: 1000 }
+             copied: 0, floor: 1000, left: 0 }
     described_class::Cost.new(**none, **numbers, kernels: {})
   end
 
@@ -14,20 +14,21 @@ RSpec.describe Tasks::Metal::Budget do
   end
 
   let(:theirs) { count(whole: { commands: 100 }) }
-  let(:limits) { described_class::Limits.new(commands: 9, buffers: 0, waits: 1, read: 1.1, copied: 8, share: 0.5) }
+  let(:limits) { described_class::Limits.of(read: 1.1, copied: 8, share: 0.5) }
 
   def exceeded(**ours)
     described_class.exceeded("llama", count(**ours), theirs, limits:)
   end
 
   it "lets pass what keeps within the limits" do
-    whole = { commands: 50, waits: 1, read: 1100, copied: 8 }
+    whole = { commands: 50, command_buffers: 1, waits: 1, read: 1100, copied: 8 }
     expect(exceeded(layer: { commands: 9 }, whole:)).to be_empty
   end
 
   {
     "commands of a layer" => { layer: { commands: 10 } }, "buffers of a layer" => { layer: { buffers: 1 } },
-    "waits" => { whole: { waits: 2 } }, "bytes read" => { whole: { read: 1101 } },
+    "waits" => { whole: { waits: 2 } }, "command buffers" => { whole: { command_buffers: 2 } },
+    "bytes read" => { whole: { read: 1101 } }, "autoreleased objects left" => { whole: { left: 1 } },
     "bytes copied" => { whole: { copied: 9 } }, "commands, by candle's" => { whole: { commands: 51 } }
   }.each do |what, ours|
     it "names #{what} beyond their limit" do
@@ -36,10 +37,11 @@ RSpec.describe Tasks::Metal::Budget do
   end
 
   it "reads what the program prints" do
-    output = "weights\t900\ncache\t100\nhost waits\t1\nbuffers\t3\nkernel\trope_f16\t2\t10\t20\t40\n" \
-             "kernel\tblit copy\t1\t1\t2\t4\n"
+    output = "weights\t900\ncache\t100\nhost waits\t1\nbuffers\t3\nobjects left\t2\n" \
+             "kernel\trope_f16\t2\t10\t20\t40\nkernel\tblit copy\t1\t1\t2\t4\n"
     found = described_class.parse(output)
-    expect(found).to have_attributes(commands: 3, read: 11, written: 22, copied: 2, waits: 1, buffers: 3, floor: 1000)
+    expect(found).to have_attributes(commands: 3, read: 11, written: 22, copied: 2, waits: 1, buffers: 3, left: 2,
+                                     floor: 1000)
     expect(found.kernels).to eq("rope_f16" => 2, "blit copy" => 1)
   end
 

@@ -12,6 +12,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::Mutex;
 
+use base::runtime::autorelease::pooled;
 use base::runtime::log::Level;
 use base::runtime::threads;
 use engine::{CancelToken, Error as EngineError};
@@ -129,7 +130,7 @@ where
     // SAFETY: `data` is the `Call` that `call_without_gvl` passed and still owns.
     let call = unsafe { &mut *data.cast::<Call<'_, T, F>>() };
     let (work, token) = (&mut *call.work, call.token);
-    let work = || threads::interruptible(token, || work(token));
+    let work = || pooled(|| threads::interruptible(token, || work(token)));
     call.outcome = Some(panic::catch_unwind(AssertUnwindSafe(work)));
     ptr::null_mut()
 }

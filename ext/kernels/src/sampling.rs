@@ -32,6 +32,10 @@ pub fn sample(logits: &Tensor, wants: &[Want]) -> Result<Option<Vec<Found>>> {
     if logits.device().is_cuda() {
         return Ok(crate::cuda::sampling::sample(logits, wants)?);
     }
+    #[cfg(feature = "metal")]
+    if logits.device().is_metal() {
+        return Ok(crate::metal::sampling::sample(logits, wants)?);
+    }
     let _ = (logits, wants);
     Ok(None)
 }

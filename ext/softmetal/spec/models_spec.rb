@@ -71,7 +71,9 @@ RSpec.describe "A model on a Metal device" do
 
   it "draws of its likeliest tokens what it draws of all, and what the CPU draws" do
     config = Candle::GenerationConfig.balanced(max_length: 32, top_k: 12, seed: 5)
-    configs = [config, config.with(temperature: 1.5, top_p: nil), config.with(min_p: 0.05, top_k: 3)]
+    configs = [config, config.with(temperature: 1.5, top_p: nil), config.with(min_p: 0.05, top_k: 3),
+               config.with(top_k: nil), config.with(top_k: nil, top_p: nil), config.with(top_k: nil, min_p: 0.05),
+               config.with(top_k: nil, top_p: nil, min_p: 0.1)]
     cpu, metal = both(Candle::LLM, "decoders/llama") do |llm|
       configs.map { |one| llm.complete(prompt, config: one).token_ids }
     end

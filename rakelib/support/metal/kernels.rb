@@ -19,6 +19,7 @@ module Tasks
         "rope" => %w[rope rope_store],
         "pooling" => %w[mean_pool l2_normalize],
         "largest" => %w[largest],
+        "sampling" => %w[sampling],
         "product" => %w[product],
         "blocks" => %w[blocks],
         "attention" => %w[attention],

@@ -28,6 +28,7 @@ module Tasks
               "pooling" => "struct PoolParameters", "blocks" => "struct BlockParameters",
               "attention" => "struct AttentionParameters", "heads" => "struct HeadParameters",
               "product" => "struct ProductParameters", "largest" => "struct LargestParameters",
+              "sampling" => "struct SamplingParameters",
               "scan" => "struct ScanParameters", "scan_gates" => "struct GateParameters" }.freeze
 
     BARRIER = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"
@@ -157,6 +158,20 @@ module Tasks
         from: "    #{BARRIER}        lowest |=", to: "        lowest |=" },
       { name: "places without a number left as they were", file: "largest", subject: "largest",
         from: "        pairs[2 * at + 1] = NOWHERE;\n", to: "" },
+      { name: "weights of the bits of one float", file: "sampling", subject: "sampling",
+        from: "quick_sum(product.x, product.y + fma(a.x, b.y, a.y * b.x))", to: "pair_of(product.x, 0.0f)" },
+      { name: "low digits of counts lost", file: "sampling", subject: "sampling",
+        from: "count.x = high + (low >> DIGIT);", to: "count.x = high;" },
+      { name: "infinity given a weight", file: "sampling", subject: "sampling",
+        from: "number > best && number < INFINITY", to: "number > best" },
+      { name: "the token before the one that is drawn", file: "sampling", subject: "sampling",
+        from: "return a.x < b.x || (a.x == b.x && a.y < b.y);", to: "return a.x <= b.x;" },
+      { name: "the random number of another row", file: "sampling", subject: "sampling",
+        from: "want = wants + ulong(row) * WORDS", to: "want = wants" },
+      { name: "counts of lanes read before they are complete", file: "sampling", subject: "sampling",
+        from: "    lanes[index] = own;\n#{BARRIER}", to: "    lanes[index] = own;\n" },
+      { name: "a part read before it is chosen", file: "sampling", subject: "sampling",
+        from: "#{BARRIER}    first = chosen[0]", to: "    first = chosen[0]" },
       { name: "tiles written while they are read", file: "product", subject: "product",
         from: "        // The tiles of the step before are no longer read.\n    #{BARRIER}", to: "" },
       { name: "results read before they are written", file: "product", subject: "product",

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
+use crate::runtime::autorelease::pooled;
 use crate::runtime::log;
 use crate::{Error, Result};
 
@@ -196,13 +197,13 @@ impl Device {
 
     /// Waits for what was given to the device so far, by any thread.
     pub fn synchronize(self) -> Result<()> {
-        match self.open()? {
+        pooled(|| match self.open()? {
             // candle's own clears the fences of what other threads encode meanwhile, and their next work would not wait
             // for it.
             #[cfg(feature = "metal")]
             candle_core::Device::Metal(metal) => Ok(metal.flush_and_wait_current()?),
             device => Ok(device.synchronize()?),
-        }
+        })
     }
 
     fn connect(self) -> Result<candle_core::Device> {
@@ -217,7 +218,7 @@ impl Device {
                 )))
             }
             Self::Cuda(index) => cuda::open(index),
-            Self::Metal(index) => open_metal(index),
+            Self::Metal(index) => pooled(|| open_metal(index)),
         };
         connected.map_err(|error| {
             // Ours has no backtrace in its text.

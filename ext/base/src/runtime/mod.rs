@@ -1,6 +1,7 @@
 //! What everything else stands on: errors, cancelling, logging, memory, threads and devices.
 
 pub mod allocator;
+pub mod autorelease;
 mod awake;
 pub mod bytes;
 pub mod cancel;

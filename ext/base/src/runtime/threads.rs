@@ -15,6 +15,7 @@ use std::time::Duration;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::autorelease::pooled;
 pub use super::awake::{awake, hand_out, reads};
 use super::cancel::CancelToken;
 use super::job::{Ending, Job};
@@ -92,7 +93,7 @@ fn run_in_pool(work: &mut (dyn FnMut() + Send)) -> Result<()> {
         return Ok(());
     }
     let cancel = interrupt();
-    let job = Job::new(|| holding(&IN_CALL, work));
+    let job = Job::new(|| holding(&IN_CALL, || pooled(work)));
     loop {
         job.queue(&pool, || !IN_CALL.get());
         match job.wait(&cancel) {
@@ -177,7 +178,7 @@ pub fn side_by_side(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> 
         if turn >= count {
             return;
         }
-        if let Err(error) = work(turn) {
+        if let Err(error) = pooled(|| work(turn)) {
             next.store(count, Ordering::Relaxed);
             let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
             failure.get_or_insert(error);
@@ -217,7 +218,8 @@ pub fn map<T: Sync, R: Send>(
         [item] => Ok(vec![work(0, item)?]),
         _ => install(|| {
             let items = items.par_iter().enumerate();
-            items.map(|(index, item)| work(index, item)).collect()
+            let worked = items.map(|(index, item)| pooled(|| work(index, item)));
+            worked.collect()
         })?,
     }
 }

@@ -23,6 +23,8 @@ mod pipelines;
 #[cfg(feature = "metal")]
 pub(super) mod product;
 #[cfg(feature = "metal")]
+pub(super) mod sampling;
+#[cfg(feature = "metal")]
 pub(super) mod scan;
 #[cfg(feature = "metal")]
 pub(super) mod scan_gates;

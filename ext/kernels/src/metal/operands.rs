@@ -93,6 +93,12 @@ impl<'a> Output<'a> {
         encoder.set_output_buffer(index, Some(&self.buffer), 0);
     }
 
+    /// From an element on.
+    pub fn bind_at(&self, encoder: &ComputeCommandEncoder, index: usize, element: usize) {
+        let offset = element * self.dtype.size_in_bytes();
+        encoder.set_output_buffer(index, Some(&self.buffer), offset);
+    }
+
     /// Binds what an earlier launch wrote.
     pub fn bind_for_reading(&self, encoder: &ComputeCommandEncoder, index: usize) {
         encoder.set_input_buffer(index, Some(&self.buffer), 0);

@@ -11,6 +11,7 @@ use base::quant::BlockType;
 
 pub mod attention;
 pub mod product;
+pub mod sampling;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +80,7 @@ pub enum Source {
     Rope,
     Pooling,
     Largest,
+    Sampling,
     /// Tables of one format.
     Blocks(BlockType),
     Attention(HeadWidths),
@@ -107,6 +109,7 @@ impl Source {
                 return Cow::Owned(text + &widths.instances());
             }
             Source::Largest => with_common!("largest.metal"),
+            Source::Sampling => with_common!("sampling.metal"),
             Source::Blocks(kind) => {
                 let text = with_common!("blocks.metal");
                 let instances = format!("TABLE_KERNELS({}, {kind:?})\n", kind.name());
@@ -246,6 +249,12 @@ parameter_block! {
     LargestParameters {
         columns: u32,
         wanted: u32,
+    }
+}
+
+parameter_block! {
+    SamplingParameters {
+        columns: u32,
     }
 }
 

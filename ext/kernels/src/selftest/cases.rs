@@ -23,6 +23,7 @@ pub(super) const ALL: &[(&str, Case)] = &[
     ("rope", rope),
     ("rope_store", decoding::rope_store),
     ("largest", decoding::largest),
+    ("sampling", decoding::sampling),
     ("mean_pool", mean_pool),
     ("l2_normalize", l2_normalize),
     ("scan", scans::scan),

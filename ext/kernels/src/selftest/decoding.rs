@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use super::data::{self, input, Fill, Input, Placement, Random};
 use super::Bench;
 use crate::recording::{self, Choices};
-use crate::sampling::{self, Want};
+use crate::sampling::{reference as sampled_by, sample, Want};
 use crate::Result;
 use crate::{reference, RopeKind, Rotation};
 
@@ -20,6 +20,18 @@ const SHAPES: [[usize; 5]; 7] = [
     [40, 8, 2, 128, 128],
 ];
 const SLOTS: usize = 50;
+/// What rows of logits look like.
+const LOGITS: [Fill; 8] = [
+    Fill::Plain,
+    Fill::Steps,
+    Fill::Constant(-2.0),
+    Fill::Constant(f64::NEG_INFINITY),
+    Fill::With(f64::NAN),
+    Fill::With(f64::INFINITY),
+    Fill::With(f64::NEG_INFINITY),
+    Fill::FirstFar(5.0),
+];
+const LOGIT_ROWS: [(usize, usize); 5] = [(1, 1), (14, 7), (3, 300), (4, 4099), (2, 70_001)];
 
 pub(super) fn rope_store(bench: &mut Bench<'_>) -> Result<()> {
     let mut random = Random::new(61);
@@ -114,18 +126,8 @@ pub(super) fn largest(bench: &mut Bench<'_>) -> Result<()> {
         return Ok(());
     }
     let mut random = Random::new(67);
-    let fills = [
-        Fill::Plain,
-        Fill::Steps,
-        Fill::Constant(-2.0),
-        Fill::Constant(f64::NEG_INFINITY),
-        Fill::With(f64::NAN),
-        Fill::With(f64::INFINITY),
-        Fill::With(f64::NEG_INFINITY),
-        Fill::FirstFar(5.0),
-    ];
-    for fill in fills {
-        for size in [(1, 1), (14, 7), (3, 300), (4, 4099), (2, 70_001)] {
+    for fill in LOGITS {
+        for size in LOGIT_ROWS {
             if !bench.takes(size) {
                 continue;
             }
@@ -141,7 +143,23 @@ pub(super) fn largest(bench: &mut Bench<'_>) -> Result<()> {
                 bench.judge(format!("{count} of {}", x.label), &[deviation])?;
             }
             chosen(bench, &x.tensor, &x.label)?;
-            sampled(bench, &x.tensor, &x.label)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn sampling(bench: &mut Bench<'_>) -> Result<()> {
+    if bench.dtype != DType::F32 {
+        return Ok(());
+    }
+    let mut random = Random::new(71);
+    for fill in LOGITS {
+        for size in LOGIT_ROWS {
+            if bench.takes(size) {
+                let style = (fill, Placement::Contiguous);
+                let x = input(&mut random, size, style, bench.dtype, bench.device)?;
+                sampled(bench, &x.tensor, &x.label)?;
+            }
         }
     }
     Ok(())
@@ -167,15 +185,15 @@ fn sampled(bench: &mut Bench<'_>, x: &Tensor, label: &str) -> Result<()> {
     for shift in 0..wants.len() {
         let own = (0..rows.len()).map(|row| wants[(row + shift) % wants.len()]);
         let own: Vec<Want> = own.collect();
-        let Some(found) = sampling::sample(x, &own)? else {
-            return Ok(());
+        let Some(found) = sample(x, &own)? else {
+            continue;
         };
         let alike = rows
             .iter()
             .zip(&own)
             .zip(&found)
             .all(|((row, want), found)| {
-                let expected = sampling::reference(row, want);
+                let expected = sampled_by(row, want);
                 let off = (found.total - expected.total).abs();
                 found.largest == expected.largest
                     && found.drawn == expected.drawn

@@ -3,6 +3,7 @@
 use candle_core::{DType, Tensor};
 
 use super::Device;
+use crate::runtime::autorelease::pooled;
 use crate::runtime::{memory, threads};
 use crate::Result;
 
@@ -85,9 +86,10 @@ impl Device {
         }
     }
 
-    /// Runs `work` in the thread pool, with its threads kept awake where they compute.
+    /// Runs `work` in the thread pool, with its threads kept awake where they compute. What Metal autoreleases meanwhile
+    /// is released at the end: a call may consist of many of these.
     pub fn compute<T: Send>(self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        threads::install(|| self.keeping_awake(work))
+        threads::install(|| pooled(|| self.keeping_awake(work)))
     }
 
     /// What a model computes in unless told, by the type that its checkpoint has.

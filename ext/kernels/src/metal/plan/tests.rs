@@ -55,6 +55,11 @@ fn parameter_blocks_have_the_fields_of_the_metal_structs() {
             LargestParameters::FIELDS,
         ),
         (
+            Source::Sampling,
+            "SamplingParameters",
+            SamplingParameters::FIELDS,
+        ),
+        (
             Source::Product(ProductSource {
                 formats: product::Formats::One(product::Format::Dense),
                 dtype: DType::F32,

@@ -16,6 +16,7 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 typedef uint uint2 __attribute__((ext_vector_type(2)));
+typedef long long2 __attribute__((ext_vector_type(2)));
 
 namespace metal {
 
@@ -36,6 +37,7 @@ float tanh(float x);
 float sqrt(float x);
 float log(float x);
 float fabs(float x);
+float floor(float x);
 float fma(float a, float b, float c);
 float fmin(float a, float b);
 float fmax(float a, float b);

@@ -104,6 +104,11 @@ impl Recorder {
         }
     }
 
+    /// It may outlive its commands, in the pool of its thread.
+    pub fn end(&self) {
+        *lock(&self.bound) = Dispatch::default();
+    }
+
     pub fn set_pipeline(&self, pipeline: Arc<Pipeline>) {
         lock(&self.bound).pipeline = Some(pipeline);
     }

@@ -44,6 +44,7 @@ static INTERFACE: Interface = Interface {
     update_fence,
     copy,
     fill,
+    end,
     counts,
 };
 
@@ -290,6 +291,11 @@ unsafe extern "C" fn fill(encoder: Raw, place: Place, bytes: usize, value: u8) {
         let target = span(place, bytes);
         objects::recorder(encoder).record(Command::Fill { target, value });
     }
+}
+
+unsafe extern "C" fn end(encoder: Raw) {
+    // SAFETY: see the head of this file.
+    unsafe { objects::recorder(encoder) }.end();
 }
 
 unsafe extern "C" fn counts(text: &Sink) {

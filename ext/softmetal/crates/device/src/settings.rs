@@ -11,7 +11,7 @@
 //! - `SOFTMETAL_FATAL=1`: the process ends at the first thing found
 //! - `SOFTMETAL_COUNTS`: a file that gets the counts of commands, bytes and waits when the process ends
 //! - `SOFTMETAL_PLANT`: bugs on purpose, by which the checks are checked: `no-barriers`, `no-fences`, `twice` (every
-//!   dispatch), or a file whose first line names a kernel source by a text that it has, and whose other lines, in two
+//!   dispatch), `no-pools` (objc2's pools drain nothing), or a file whose first line names a kernel source by a text that it has, and whose other lines, in two
 //!   halves divided by a line of `=====`, are a text of it and what replaces that
 
 use std::path::PathBuf;
@@ -117,6 +117,8 @@ fn plants(word: Option<&str>) -> Plants {
             twice: true,
             ..Plants::default()
         },
+        // Its half is in the crate that stands in for objc2.
+        Some("no-pools") => Plants::default(),
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .unwrap_or_else(|error| panic!("SOFTMETAL_PLANT={path}: {error}"));

@@ -137,6 +137,8 @@ interface! {
     fn update_fence(encoder: Raw, fence: Raw);
     fn copy(encoder: Raw, from: Place, to: Place, bytes: usize);
     fn fill(encoder: Raw, place: Place, bytes: usize, value: u8);
+    /// Lets go of what is bound.
+    fn end(encoder: Raw);
 
     /// What was counted so far, as in the file that `SOFTMETAL_COUNTS` names.
     fn counts(text: &Sink);

@@ -54,7 +54,11 @@ impl NSError {
     }
 
     pub fn localizedDescription(&self) -> Retained<NSString> {
-        self.0.soft_body::<ErrorBody>().0.clone()
+        self.0
+            .soft_body::<ErrorBody>()
+            .0
+            .clone()
+            .soft_autoreleased()
     }
 }
 

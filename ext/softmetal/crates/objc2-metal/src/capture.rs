@@ -10,14 +10,14 @@ crate::classes!(MTLCaptureManager MTLCaptureDescriptor);
 
 impl MTLCaptureManager {
     pub unsafe fn sharedCaptureManager() -> Retained<Self> {
-        Retained::soft_new(())
+        Retained::<Self>::soft_new(()).soft_autoreleased()
     }
 
     pub fn startCaptureWithDescriptor_error(
         &self,
         _descriptor: &MTLCaptureDescriptor,
     ) -> Result<(), Retained<NSError>> {
-        Err(NSError::soft_new("the software device captures nothing"))
+        Err(NSError::soft_new("the software device captures nothing").soft_autoreleased())
     }
 }
 

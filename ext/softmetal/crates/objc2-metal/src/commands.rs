@@ -11,7 +11,7 @@ use softmetal_interface::{runtime, Sink};
 
 use crate::device::the_device;
 use crate::{
-    object, raw, MTLBlitCommandEncoder, MTLCommandBufferStatus, MTLComputeCommandEncoder,
+    autoreleased, raw, MTLBlitCommandEncoder, MTLCommandBufferStatus, MTLComputeCommandEncoder,
     MTLDevice, MTLDispatchType, MTLResidencySet,
 };
 
@@ -19,7 +19,7 @@ pub trait MTLCommandQueue {
     fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>>;
 
     fn device(&self) -> Retained<ProtocolObject<dyn MTLDevice>> {
-        the_device()
+        the_device().soft_autoreleased()
     }
 
     fn addResidencySet(&self, _set: &ProtocolObject<dyn MTLResidencySet>) {}
@@ -30,7 +30,7 @@ pub trait MTLCommandQueue {
 impl MTLCommandQueue for ProtocolObject<dyn MTLCommandQueue> {
     fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
         // SAFETY: the queue is alive.
-        object(unsafe { (runtime().command_buffer)(raw(self)) })
+        autoreleased(unsafe { (runtime().command_buffer)(raw(self)) })
     }
 }
 
@@ -54,7 +54,7 @@ pub trait MTLCommandBuffer {
     fn setLabel(&self, _label: Option<&NSString>) {}
 
     fn device(&self) -> Retained<ProtocolObject<dyn MTLDevice>> {
-        the_device()
+        the_device().soft_autoreleased()
     }
 }
 
@@ -79,12 +79,12 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
     ) -> Option<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
         let concurrent = kind == MTLDispatchType::Concurrent;
         // SAFETY: the command buffer is alive.
-        object(unsafe { (runtime().encoder)(raw(self), concurrent) })
+        autoreleased(unsafe { (runtime().encoder)(raw(self), concurrent) })
     }
 
     fn blitCommandEncoder(&self) -> Option<Retained<ProtocolObject<dyn MTLBlitCommandEncoder>>> {
         // SAFETY: the command buffer is alive.
-        object(unsafe { (runtime().encoder)(raw(self), false) })
+        autoreleased(unsafe { (runtime().encoder)(raw(self), false) })
     }
 
     fn commit(&self) {
@@ -100,7 +100,7 @@ impl MTLCommandBuffer for ProtocolObject<dyn MTLCommandBuffer> {
     fn error(&self) -> Option<Retained<NSError>> {
         // SAFETY: the command buffer is alive.
         let (failed, text) = Sink::collect(|sink| unsafe { (runtime().error)(raw(self), sink) });
-        failed.then(|| NSError::soft_new(&text))
+        failed.then(|| NSError::soft_new(&text).soft_autoreleased())
     }
 
     fn waitUntilCompleted(&self) {

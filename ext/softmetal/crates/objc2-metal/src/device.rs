@@ -56,7 +56,7 @@ pub trait MTLDevice {
     }
 
     fn architecture(&self) -> Retained<MTLArchitecture> {
-        Retained::soft_new(())
+        Retained::<MTLArchitecture>::soft_new(()).soft_autoreleased()
     }
 
     fn newFence(&self) -> Option<Retained<ProtocolObject<dyn MTLFence>>> {
@@ -125,6 +125,6 @@ impl MTLArchitecture {
     /// candle reads the size of the GPU from its last letter.
     pub fn name(&self) -> Retained<NSString> {
         let name = std::env::var("SOFTMETAL_ARCHITECTURE");
-        NSString::from_str(name.as_deref().unwrap_or("applegpu_g13g"))
+        NSString::from_str(name.as_deref().unwrap_or("applegpu_g13g")).soft_autoreleased()
     }
 }

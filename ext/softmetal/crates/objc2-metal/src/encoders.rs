@@ -17,7 +17,7 @@ fn place(buffer: &ProtocolObject<dyn MTLBuffer>, offset: usize) -> Place {
 }
 
 pub trait MTLCommandEncoder {
-    fn endEncoding(&self) {}
+    fn endEncoding(&self);
 
     fn setLabel(&self, _label: Option<&NSString>) {}
 
@@ -26,8 +26,19 @@ pub trait MTLCommandEncoder {
     fn popDebugGroup(&self) {}
 }
 
-impl MTLCommandEncoder for ProtocolObject<dyn MTLComputeCommandEncoder> {}
-impl MTLCommandEncoder for ProtocolObject<dyn MTLBlitCommandEncoder> {}
+impl MTLCommandEncoder for ProtocolObject<dyn MTLComputeCommandEncoder> {
+    fn endEncoding(&self) {
+        // SAFETY: the encoder is alive.
+        unsafe { (runtime().end)(raw(self)) };
+    }
+}
+
+impl MTLCommandEncoder for ProtocolObject<dyn MTLBlitCommandEncoder> {
+    fn endEncoding(&self) {
+        // SAFETY: the encoder is alive.
+        unsafe { (runtime().end)(raw(self)) };
+    }
+}
 
 pub trait MTLComputeCommandEncoder: MTLCommandEncoder {
     fn setComputePipelineState(&self, state: &ProtocolObject<dyn MTLComputePipelineState>);

@@ -39,11 +39,16 @@ fn object<T: objc2::Message>(returned: Raw) -> Option<Retained<T>> {
     Handle::take(returned).map(Retained::soft_new)
 }
 
+/// The same as a method returns it that autoreleases what it returns.
+fn autoreleased<T: objc2::Message>(returned: Raw) -> Option<Retained<T>> {
+    object(returned).map(Retained::soft_autoreleased)
+}
+
 /// The object, or the problem that the device wrote of.
 fn result<T: objc2::Message>(
     (returned, problem): (Raw, String),
 ) -> Result<Retained<T>, Retained<NSError>> {
-    object(returned).ok_or_else(|| NSError::soft_new(&problem))
+    object(returned).ok_or_else(|| NSError::soft_new(&problem).soft_autoreleased())
 }
 
 macro_rules! options {

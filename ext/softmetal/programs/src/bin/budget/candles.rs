@@ -33,7 +33,7 @@ fn tokens(
     for before in 0..PROMPT.len() + WARM - 1 {
         token = step(PROMPT.get(before).copied().unwrap_or(token), before)?;
     }
-    counted(device, || step(token, PROMPT.len() + WARM - 1)).map(drop)
+    counted(device, || step(token, PROMPT.len() + WARM - 1))
 }
 
 pub fn decode(checkpoint: &Checkpoint, device: &Device) -> Result<()> {
@@ -63,5 +63,5 @@ pub fn embed(checkpoint: &Checkpoint, device: &Device) -> Result<()> {
         states.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
     };
     embed()?;
-    counted(device, embed).map(drop)
+    counted(device, embed)
 }

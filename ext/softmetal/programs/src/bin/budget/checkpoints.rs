@@ -56,7 +56,8 @@ impl Checkpoint {
             _ => llama(layers),
         };
         let tensors = shapes.iter().enumerate();
-        let tensors = tensors.map(|(seed, shape)| Ok((shape, random(&shape.1, seed)?)));
+        let tensors =
+            tensors.map(|(seed, shape)| Ok((shape, endless(&shape.0, random(&shape.1, seed)?)?)));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         match kind {
             "gguf" => checkpoint.write_gguf(&tensors)?,
@@ -82,12 +83,13 @@ impl Checkpoint {
         self.kind == "gguf"
     }
 
-    pub fn work(&self) -> Work {
+    pub fn work(&self, sequences: usize) -> Work {
         let keys = PROMPT.len() + WARM;
         let decodes = self.kind != "bert";
         Work {
             weights: self.weight_bytes,
             cache: usize::from(decodes)
+                * sequences
                 * 2
                 * self.layers
                 * keys
@@ -279,6 +281,17 @@ fn bert(layers: usize) -> Vec<Shape> {
         norm(&mut shapes, named("output"));
     }
     shapes
+}
+
+/// The same, but for the rows of what ends a text, of which no logit is the largest.
+fn endless(name: &str, tensor: Tensor) -> Result<Tensor> {
+    const ENDS: usize = 8;
+    if !["lm_head.weight", "output.weight"].contains(&name) {
+        return Ok(tensor);
+    }
+    let (rows, columns) = tensor.dims2()?;
+    let zeros = Tensor::zeros((ENDS, columns), tensor.dtype(), tensor.device())?;
+    Tensor::cat(&[zeros, tensor.narrow(0, ENDS, rows - ENDS)?], 0)
 }
 
 /// Numbers around zero, those of norms around one.

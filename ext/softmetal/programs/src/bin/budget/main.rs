@@ -1,7 +1,9 @@
-//! What a model asks of the device for one token, or for one batch of texts, once all is compiled and warm:
-//! `budget ours-llama|ours-sampled|ours-gguf|ours-bert|candle-llama|candle-bert LAYERS`, with `SOFTMETAL_COUNTS` set.
-//! Prints the counts as the device writes them, and how many bytes the weights and the cache have that the work must
-//! read. Ours is what a Ruby program calls; candle's is candle-transformers on the same weights.
+//! What a model asks of the device for one step, or for one batch of texts, once all is compiled and warm:
+//! `budget ours-llama|ours-sampled|ours-drawn|ours-gguf|ours-bert|candle-llama|candle-bert LAYERS`, with
+//! `SOFTMETAL_COUNTS` set. A step has one sequence, that of `ours-llama8` eight. Prints the counts as the device writes
+//! them, how many bytes the weights and the cache have that the work must read, and how many autoreleased objects more
+//! there are after some more steps. Ours is what a Ruby program calls; candle's is candle-transformers on the same
+//! weights.
 
 mod candles;
 mod checkpoints;
@@ -11,6 +13,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{Device, Result};
 use checkpoints::Checkpoint;
+use objc2::rc::soft_autoreleased_count;
 use softmetal_interface::{runtime, Sink};
 
 /// Lengths of the texts of a batch, in tokens.
@@ -19,6 +22,8 @@ const TEXTS: [usize; 5] = [19, 3, 11, 7, 14];
 pub const PROMPT: [u32; 9] = [5, 17, 8, 33, 21, 9, 40, 2, 11];
 /// Tokens that are not counted: the first ones compile, and fill what is kept between tokens.
 pub const WARM: usize = 3;
+/// How often the work is repeated while autoreleased objects are counted.
+const REPEATED: usize = 8;
 
 /// The tokens of the batch.
 pub fn texts() -> Vec<Vec<u32>> {
@@ -42,11 +47,11 @@ fn counts() -> Counts {
     text.lines().map(line).collect()
 }
 
-/// Runs `work`, and prints what it made the device do.
-pub fn counted<R>(device: &Device, work: impl FnOnce() -> Result<R>) -> Result<R> {
+/// Runs `work`, and prints what it made the device do, and what it left behind when it ran some times more.
+pub fn counted<R>(device: &Device, mut work: impl FnMut() -> Result<R>) -> Result<()> {
     settle(device)?;
     let before = counts();
-    let result = work()?;
+    work()?;
     let after = counts();
     for (name, numbers) in after {
         let earlier = before.get(&name);
@@ -58,7 +63,15 @@ pub fn counted<R>(device: &Device, work: impl FnOnce() -> Result<R>) -> Result<R
             println!("{name}\t{}", numbers.join("\t"));
         }
     }
-    Ok(result)
+    let objects = soft_autoreleased_count();
+    for _ in 0..REPEATED {
+        work()?;
+    }
+    println!(
+        "objects left\t{}",
+        soft_autoreleased_count().saturating_sub(objects)
+    );
+    Ok(())
 }
 
 /// Whatever was encoded before is not counted with what follows.
@@ -76,15 +89,22 @@ fn run() -> Result<()> {
     };
     let layers = layers.parse().map_err(candle_core::Error::wrap)?;
     let (whose, kind) = model.split_once('-').unwrap_or((model, ""));
-    let checkpoint = Checkpoint::write(kind, layers)?;
+    let name = kind.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let sequences = match &kind[name.len()..] {
+        "" => 1,
+        number => number.parse().map_err(candle_core::Error::wrap)?,
+    };
+    let checkpoint = Checkpoint::write(name, layers)?;
     let device = engine::Device::Metal(0).open();
     let device = device.map_err(candle_core::Error::wrap)?;
-    let work = checkpoint.work();
+    let work = checkpoint.work(sequences);
     println!("weights\t{}\ncache\t{}", work.weights, work.cache);
-    match (whose, kind) {
+    let decode = |config| ours::decode(&checkpoint, config, sequences, &device);
+    match (whose, name) {
         ("ours", "bert") => ours::embed(&checkpoint, &device),
-        ("ours", "sampled") => ours::decode(&checkpoint, ours::sampled(), &device),
-        ("ours", _) => ours::decode(&checkpoint, ours::greedy(), &device),
+        ("ours", "sampled") => decode(ours::sampled()),
+        ("ours", "drawn") => decode(ours::drawn()),
+        ("ours", _) => decode(ours::greedy()),
         ("candle", "bert") => candles::embed(&checkpoint, &device),
         ("candle", "llama") => candles::decode(&checkpoint, &device),
         _ => candle_core::bail!("{model}: not known"),

@@ -50,8 +50,21 @@ pub fn sampled() -> GenerationConfig {
     }
 }
 
-/// One token.
-pub fn decode(checkpoint: &Checkpoint, config: GenerationConfig, device: &Device) -> Result<()> {
+/// Any token, by its weight.
+pub fn drawn() -> GenerationConfig {
+    GenerationConfig {
+        temperature: 0.7,
+        ..GenerationConfig::default()
+    }
+}
+
+/// A token of each of so many sequences, which one step computes for all.
+pub fn decode(
+    checkpoint: &Checkpoint,
+    config: GenerationConfig,
+    sequences: usize,
+    device: &Device,
+) -> Result<()> {
     let cancel = CancelToken::new();
     let path = if checkpoint.is_gguf() {
         checkpoint.file()
@@ -59,21 +72,28 @@ pub fn decode(checkpoint: &Checkpoint, config: GenerationConfig, device: &Device
         checkpoint.folder().clone()
     };
     let model = LanguageModel::load(&files(&path)?, &options("decoders/llama")?, &[], &cancel);
-    let request = Request {
-        prompt: PROMPT.to_vec(),
+    let model = Arc::new(model.map_err(Error::wrap)?);
+    // Prompts that begin in their own way share nothing.
+    let request = |first: usize| Request {
+        prompt: [&[PROMPT[0] + first as u32][..], &PROMPT[1..]].concat(),
         instructions: 0,
-        config,
+        config: config.clone(),
         overflow: ContextOverflow::Error,
         adapter: None,
         constraint: None,
         afresh: false,
     };
-    let generation = Generation::new(Arc::new(model.map_err(Error::wrap)?), request);
-    let generation = generation.map_err(Error::wrap)?;
-    let step = || match generation.step(&cancel) {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => candle_core::bail!("the text ended before the token that counts"),
-        Err(error) => Err(Error::wrap(error)),
+    let generations = (0..sequences).map(|first| Generation::new(model.clone(), request(first)));
+    let generations = generations.collect::<std::result::Result<Vec<_>, _>>();
+    let generations = generations.map_err(Error::wrap)?;
+    // The first computes for all, the others find their tokens.
+    let step = || {
+        let mut steps = generations.iter().map(|one| one.step(&cancel));
+        steps.try_for_each(|step| match step {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => candle_core::bail!("a text ended before the token that counts"),
+            Err(error) => Err(Error::wrap(error)),
+        })
     };
     (0..WARM).try_for_each(|_| step())?;
     counted(device, step)
