@@ -16,7 +16,7 @@ use crate::cpu::product::store::Panels;
 use crate::cpu::rows::activation::activate_row;
 use crate::cpu::simd::MOST_LANES;
 use crate::cpu::windows::Windows;
-use crate::cpu::{build, for_each_range, with_scratch};
+use crate::cpu::{build, for_each_range, with_scratch, Output};
 use crate::{Activation, Result};
 use base::runtime::threads;
 use transform::{kernel_factors, read_tile, write_tile, Reading, Writing, MOST_EDGE};
@@ -80,7 +80,7 @@ struct Job<'a> {
     across: usize,
     tiles: usize,
     activation: Activation,
-    out: crate::cpu::Output<f32>,
+    out: Output<f32>,
 }
 
 impl Winograd {
@@ -166,19 +166,13 @@ impl Winograd {
                     activation,
                     out,
                 };
-                let threads = match threads::is_alone() {
-                    true => 1,
-                    false => threads::count(),
-                };
-                let blocks = match threads {
-                    1 => 1,
-                    threads => BLOCKS_PER_THREAD * threads,
-                };
-                if job.tiles >= blocks * FEWEST_TILES || threads == 1 {
-                    let most = job.tiles / blocks / FEWEST_TILES * FEWEST_TILES;
-                    self.by_blocks(&job, most.clamp(FEWEST_TILES, TILES));
-                } else {
-                    self.by_panels(&job);
+                if threads::is_alone() || threads::count() == 1 {
+                    return self.by_blocks(&job, TILES);
+                }
+                let each = job.tiles / (BLOCKS_PER_THREAD * threads::count());
+                match each / FEWEST_TILES * FEWEST_TILES {
+                    0 => self.by_panels(&job),
+                    tiles => self.by_blocks(&job, tiles.min(TILES)),
                 }
             })
         }
