@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::{multiply_ahead, Numbers, Operands, PackedMatrix, PANEL};
 use crate::cpu::isa::Isa;
-use crate::cpu::product::driver::{multiply_prepared, Context, TaskRows, Tile, WeightMatrix};
+use crate::cpu::product::driver::{
+    multiply_prepared, Context, TaskRows, Tile, WeightMatrix, TASK_COLUMNS,
+};
 use crate::cpu::product::GemmEpilogue;
 use crate::cpu::windows::Windows;
 use base::runtime::threads;
@@ -15,8 +17,10 @@ const MOST_IN_CACHE: usize = 1 << 17;
 const MOST: usize = 96;
 const LEAST: usize = 24;
 
-/// With fewer tasks for a thread, too much would be laid out twice.
-const TASKS_PER_THREAD: usize = 4;
+/// With fewer blocks of windows for a thread, and for so many outputs, too much would be laid out twice: tasks have some
+/// of the outputs.
+const BLOCKS_PER_THREAD: usize = 4;
+const OUTPUTS: usize = 2 * TASK_COLUMNS;
 
 /// A matrix whose inputs are what a window sees.
 struct Windowed<'a> {
@@ -103,8 +107,8 @@ pub fn multiply_windows(
 ) -> Option<Vec<f32>> {
     let windowed = Windowed { matrix, windows };
     let count = windows.down * windows.across;
-    let tasks = count / windowed.most_rows();
-    if matrix.has_parts() || tasks < TASKS_PER_THREAD * threads::count() {
+    let wanted = BLOCKS_PER_THREAD * threads::count() * matrix.outputs.div_ceil(OUTPUTS);
+    if matrix.has_parts() || count / windowed.most_rows() < wanted {
         return None;
     }
     let (places, edge) = (
@@ -132,7 +136,7 @@ mod tests {
         ] {
             let width = 40;
             let across = (width + 2 * padding - (kernel - 1) * dilation - 1) / stride + 1;
-            let down = TASKS_PER_THREAD * threads::count() * MOST / across + 2;
+            let down = BLOCKS_PER_THREAD * threads::count() * MOST / across + 2;
             let height = (down - 1) * stride + (kernel - 1) * dilation + 1 - 2 * padding;
             let windows = Windows {
                 height,
