@@ -83,8 +83,10 @@ impl WeightMatrix<f32> for Windowed<'_> {
                 .lay_out(map, rows.clone(), &mut workspace.numbers);
             workspace.rows = rows;
         }
-        let Numbers::Singles(panels) = &self.matrix.numbers else {
-            unreachable!("matrices for tiles have no windows");
+        let panels = match &self.matrix.numbers {
+            Numbers::Singles(panels) => panels,
+            #[cfg(target_arch = "x86_64")]
+            Numbers::Parts(_) => unreachable!("windows are not multiplied on tiles"),
         };
         let operands = Operands {
             x: workspace.numbers.as_ptr(),
