@@ -25,6 +25,7 @@ const OUTPUTS: usize = 2 * TASK_COLUMNS;
 /// A matrix whose inputs are what a window sees.
 struct Windowed<'a> {
     matrix: &'a PackedMatrix,
+    panels: &'a [f32],
     windows: &'a Windows,
 }
 
@@ -83,15 +84,10 @@ impl WeightMatrix<f32> for Windowed<'_> {
                 .lay_out(map, rows.clone(), &mut workspace.numbers);
             workspace.rows = rows;
         }
-        let panels = match &self.matrix.numbers {
-            Numbers::Singles(panels) => panels,
-            #[cfg(target_arch = "x86_64")]
-            Numbers::Parts(_) => unreachable!("windows are not multiplied on tiles"),
-        };
         let operands = Operands {
             x: workspace.numbers.as_ptr(),
             x_stride: inputs,
-            panel: panels[tile.panel * length..][..length].as_ptr(),
+            panel: self.panels[tile.panel * length..][..length].as_ptr(),
             inputs,
         };
         // SAFETY: the rows were laid out, and the panel has its inputs; the caller vouches for the sums.
@@ -107,10 +103,19 @@ pub fn multiply_windows(
     (map, windows): (&[f32], &Windows),
     epilogue: &GemmEpilogue<'_>,
 ) -> Option<Vec<f32>> {
-    let windowed = Windowed { matrix, windows };
+    let panels = match &matrix.numbers {
+        Numbers::Singles(panels) => panels,
+        #[cfg(target_arch = "x86_64")]
+        Numbers::Parts(_) => return None,
+    };
+    let windowed = Windowed {
+        matrix,
+        panels,
+        windows,
+    };
     let count = windows.down * windows.across;
     let wanted = BLOCKS_PER_THREAD * threads::count() * matrix.outputs.div_ceil(OUTPUTS);
-    if matrix.has_parts() || count / windowed.most_rows() < wanted {
+    if count / windowed.most_rows() < wanted {
         return None;
     }
     let (places, edge) = (
