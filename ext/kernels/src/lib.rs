@@ -34,6 +34,7 @@ pub mod scan;
 pub mod selftest;
 pub mod tensor;
 mod types;
+pub mod winograd;
 
 pub use base::{CancelToken, Device, Error, Result};
 pub use columns::join_columns;

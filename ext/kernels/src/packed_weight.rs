@@ -11,13 +11,14 @@ use crate::blocks::check_order;
 use crate::cpu::isa::Isa;
 use crate::cpu::product::blocks::BlockMatrix;
 use crate::cpu::product::byte_matrix::{self, ByteMatrix};
-use crate::cpu::product::gemm::PackedMatrix;
+use crate::cpu::product::gemm::{multiply_windows, PackedMatrix};
 use crate::cpu::product::grouped::GroupedMatrix;
 use crate::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
 use crate::cpu::product::row_matrix::RowMatrix;
 use crate::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
+use crate::cpu::windows::Windows;
 use crate::cpu::Element;
-use crate::{Epilogue, Error, Result};
+use crate::{Activation, Epilogue, Error, Result};
 use base::quant::QuantizedTensor;
 use base::runtime::memory;
 
@@ -203,6 +204,35 @@ impl PackedWeight {
             }
             (Layout::Shared(held), ..) => self.product_with::<f32>(held, x, shape, epilogue),
         }
+    }
+
+    /// activation(windows · weightᵀ + bias) for all windows of a map, [places, channels]; `None` where they have to be
+    /// laid out before: few windows, and numbers other than f32.
+    pub fn multiply_windows(
+        &self,
+        x: &Tensor,
+        windows: &Windows,
+        activation: Option<Activation>,
+    ) -> Result<Option<Tensor>> {
+        let Layout::F32(matrix) = &self.layout else {
+            return Ok(None);
+        };
+        let channels = windows.channels(x)?;
+        if channels * windows.kernel * windows.kernel != self.inputs {
+            return Err(Error::Internal("windows that do not fit a weight".into()));
+        }
+        let isa = Isa::current()?;
+        let epilogue = GemmEpilogue {
+            bias: self.bias.as_deref(),
+            activation,
+            residual: None,
+        };
+        let found = with_values(x, |x| {
+            Ok(multiply_windows(isa, matrix, (x, windows), &epilogue))
+        })?;
+        let shape = (windows.down * windows.across, self.outputs);
+        let found = found.map(|values| Tensor::from_vec(values, shape, x.device()));
+        Ok(found.transpose()?)
     }
 
     /// The products of one input with several weights, of these shapes, in one pass over the input; `None` unless all

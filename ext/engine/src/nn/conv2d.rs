@@ -10,6 +10,7 @@ use super::linear::{Epilogue, Linear};
 use crate::{Error, Result};
 use kernels::cpu::depthwise::weigh_channels;
 use kernels::cpu::windows::unfold;
+use kernels::winograd::WinogradWeight;
 use kernels::Activation;
 
 /// Windows of at most so many elements are laid out at once: on the CPU those that stay in a core's cache until they are
@@ -30,6 +31,8 @@ pub struct Conv2d {
 enum Weight {
     /// One for each group of channels.
     Groups(Vec<Linear>),
+    /// All channels, by tiles of the map.
+    Winograd(WinogradWeight),
     /// Every channel by itself: a row of factors for each place of the kernel, and what is added.
     Channels(Tensor, Option<Tensor>),
 }
@@ -82,6 +85,8 @@ impl Conv2d {
         let weight = if inputs == 1 && groups == outputs && groups > 1 {
             let taps = weight.reshape((outputs, kernel * kernel))?.t()?;
             Weight::Channels(taps.contiguous()?, bias)
+        } else if let Some(found) = by_tiles(&weight, bias.as_ref(), &window, groups)? {
+            Weight::Winograd(found)
         } else {
             // Windows are laid out place by place.
             let matrix = weight.permute((0, 2, 3, 1))?.contiguous()?;
@@ -104,6 +109,7 @@ impl Conv2d {
     pub fn outputs(&self) -> usize {
         match &self.weight {
             Weight::Groups(groups) => groups.iter().map(Linear::outputs).sum(),
+            Weight::Winograd(weight) => weight.outputs(),
             Weight::Channels(..) => self.inputs,
         }
     }
@@ -113,6 +119,7 @@ impl Conv2d {
             Weight::Groups(groups) => groups
                 .iter()
                 .try_for_each(|group| inventory.add_linear(group)),
+            Weight::Winograd(weight) => inventory.add_winograd(weight),
             Weight::Channels(taps, bias) => {
                 [taps]
                     .into_iter()
@@ -135,6 +142,10 @@ impl Conv2d {
         }
         let rows = match &self.weight {
             Weight::Groups(groups) => self.products(map, groups, size.0 * size.1)?,
+            Weight::Winograd(weight) => {
+                let activation = self.activation.unwrap_or(Activation::Identity);
+                weight.convolve(&map.rows, &self.window.over(map), activation)?
+            }
             Weight::Channels(taps, bias) => self.sums(map, taps, bias.as_ref(), size.0 * size.1)?,
         };
         FeatureMap::new(rows, size)
@@ -179,6 +190,10 @@ impl Conv2d {
         epilogue: &Epilogue<'_>,
     ) -> Result<Option<Tensor>> {
         let windows = self.window.over(map);
+        let found = linear.forward_windows(&map.rows, &windows, epilogue.activation)?;
+        if found.is_some() {
+            return Ok(found);
+        }
         let each = self.window.kernel * self.window.kernel * self.inputs;
         let most = (MOST_IN_CACHE / each).max(64);
         let mut parts = Vec::with_capacity(count.div_ceil(most));
@@ -251,6 +266,19 @@ impl Conv2d {
     }
 }
 
+/// A weight for Winograd's method, where there are kernels for it.
+fn by_tiles(
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    window: &Window,
+    groups: usize,
+) -> Result<Option<WinogradWeight>> {
+    match (window.kernel, window.stride, window.dilation, groups) {
+        (3, 1, 1, 1) => WinogradWeight::new(weight, bias),
+        _ => Ok(None),
+    }
+}
+
 /// A weight and a bias that do what a norm behind them did. In f32: products of 16 bits lose digits.
 fn folded(
     weight: &Tensor,
@@ -291,24 +319,41 @@ mod tests {
 
     #[test]
     fn windows_and_products_equal_the_convolution() {
-        for (size, channels, outputs, kernel, stride, padding, groups) in [
-            ((7, 6), 3, 4, 3, 1, 1, 1),
-            ((7, 6), 3, 4, 3, 2, 1, 1),
-            ((9, 9), 3, 5, 7, 2, 3, 1),
-            ((5, 4), 6, 6, 5, 1, 2, 6),
-            ((5, 5), 4, 8, 3, 2, 1, 2),
-            ((4, 4), 3, 2, 1, 2, 0, 1),
+        for (size, channels, outputs, kernel, stride, padding, dilation, groups) in [
+            ((7, 6), 3, 4, 3, 1, 1, 1, 1),
+            ((7, 6), 3, 4, 3, 2, 1, 1, 1),
+            ((9, 9), 3, 5, 7, 2, 3, 1, 1),
+            ((90, 94), 3, 5, 7, 2, 3, 1, 1),
+            ((5, 4), 6, 6, 5, 1, 2, 1, 6),
+            ((5, 5), 4, 8, 3, 2, 1, 1, 2),
+            ((4, 4), 3, 2, 1, 2, 0, 1, 1),
+            // Channels of whole vectors: by tiles, but for those with strides, groups or dilation.
+            ((7, 6), 16, 32, 3, 1, 1, 1, 1),
+            ((5, 9), 32, 16, 3, 1, 0, 1, 1),
+            ((7, 6), 16, 16, 3, 2, 1, 1, 1),
+            ((9, 8), 16, 16, 3, 1, 2, 2, 1),
+            ((6, 6), 32, 32, 3, 1, 1, 1, 2),
         ] {
             let weight = numbers(&[outputs, channels / groups, kernel, kernel], 1);
             let [gain, bias, mean] = [2, 3, 4].map(|seed| numbers(&[outputs], seed));
             let variance = (numbers(&[outputs], 5) + 1.0).unwrap();
             let norm = FixedNorm::new([&gain, &bias, &mean, &variance], 1e-5).unwrap();
             let x = numbers(&[1, channels, size.0, size.1], 6);
-            let window = Window::new(kernel, stride, padding);
+            let window = Window {
+                dilation,
+                ..Window::new(kernel, stride, padding)
+            };
             let ours = Conv2d::new(&weight, Some(&bias), Some(&norm), window, groups, None);
             let map = FeatureMap::new(rows(&x), size).unwrap();
-            let found = ours.unwrap().forward(&map).unwrap();
-            let wanted = x.conv2d(&weight, padding, stride, 1, groups).unwrap();
+            let ours = ours.unwrap();
+            let by_tiles = matches!(ours.weight, Weight::Winograd(_));
+            let plain = (kernel, stride, dilation, groups) == (3, 1, 1, 1);
+            let on_tiles = kernels::Isa::current().unwrap().has_tiles();
+            assert_eq!(by_tiles, plain && channels % 16 == 0 && !on_tiles);
+            let found = ours.forward(&map).unwrap();
+            let wanted = x
+                .conv2d(&weight, padding, stride, dilation, groups)
+                .unwrap();
             assert_eq!(
                 found.size(),
                 (wanted.dim(2).unwrap(), wanted.dim(3).unwrap())

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::{Embedding, HeadMatrices, Linear, Norm, Pooling, Projection, RowUpdate};
 use crate::Result;
 use kernels::backend::{self, Stored};
+use kernels::winograd::WinogradWeight;
 
 /// Filled by walking over a model's layers; weights that layers share are given once by who walks.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +54,11 @@ impl Inventory {
             self.add_tensor(bias);
         }
         Ok(())
+    }
+
+    pub fn add_winograd(&mut self, weight: &WinogradWeight) -> Result<()> {
+        self.bytes += weight.bytes();
+        self.add_rows("winograd", &Device::Cpu)
     }
 
     pub fn add_projection(&mut self, projection: &Projection) -> Result<()> {

@@ -7,6 +7,7 @@ use crate::{Error, Result};
 use base::quant::QuantizedTensor;
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
+use kernels::cpu::windows::Windows;
 use kernels::experts::{ExpertMatrices, ExpertMatrix};
 use kernels::matrix::{self, Matrix};
 use kernels::packed_weight::{self, PackedWeight};
@@ -231,6 +232,19 @@ impl Linear {
             Weight::Plain(weight) => self.forward_plain(x, weight, shape, rows, epilogue),
             Weight::Packed(packed) => packed.multiply(x, shape, epilogue),
             Weight::DeviceBlocks(matrix) => self.forward_blocks(x, matrix, shape, rows, epilogue),
+        }
+    }
+
+    /// activation(forward) of all windows of a map, [places, channels]; `None` where they have to be laid out before.
+    pub(super) fn forward_windows(
+        &self,
+        x: &Tensor,
+        windows: &Windows,
+        activation: Option<Activation>,
+    ) -> Result<Option<Tensor>> {
+        match &self.weight {
+            Weight::Packed(packed) => packed.multiply_windows(x, windows, activation),
+            _ => Ok(None),
         }
     }
 

@@ -76,8 +76,23 @@ impl Windows {
         first..first + count
     }
 
+    /// What some windows of a map see, one row after the other.
+    pub(super) fn lay_out(&self, values: &[f32], range: Range<usize>, rows: &mut Vec<f32>) {
+        let channels = values.len() / (self.height * self.width);
+        let each = self.kernel * self.kernel * channels;
+        rows.clear();
+        rows.reserve(range.len() * each);
+        let room = &mut rows.spare_capacity_mut()[..range.len() * each];
+        for (number, row) in range.zip(room.chunks_exact_mut(each)) {
+            lay_out(values, self, number, channels, row);
+        }
+        let length = room.len();
+        // SAFETY: each row was written in full.
+        unsafe { rows.set_len(length) };
+    }
+
     /// The channels of [places, channels].
-    pub(super) fn channels(&self, x: &Tensor) -> Result<usize> {
+    pub(crate) fn channels(&self, x: &Tensor) -> Result<usize> {
         let (places, channels) = x.dims2()?;
         let sound = self.kernel > 0 && self.stride > 0 && self.dilation > 0;
         if places == self.height * self.width && sound {

@@ -1,9 +1,10 @@
 //! Products with a matrix of f32 that was laid out once for the micro-kernels.
 
 mod tile;
+mod windowed;
 
 use crate::cpu::isa::Isa;
-use crate::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
+use crate::cpu::product::driver::{Context, Sums, TaskRows, Tile, WeightMatrix};
 use crate::cpu::product::panels::pack_panels;
 pub use crate::cpu::product::panels::PANEL;
 #[cfg(target_arch = "x86_64")]
@@ -14,6 +15,7 @@ use crate::f32_tiles;
 use crate::Result;
 pub(super) use tile::multiply_panel;
 pub use tile::{multiply_cached_panel, Operands};
+pub use windowed::multiply_windows;
 
 /// How far ahead of the arithmetic a panel is asked for: what memory takes to answer, and a page.
 const AHEAD: usize = 1024;
@@ -87,6 +89,16 @@ impl PackedMatrix {
             Numbers::Parts(_) => true,
         }
     }
+}
+
+/// The sums of `rows` rows of x with a panel, which goes on in memory behind its end.
+///
+/// # Safety
+/// x and the sums have the rows, the panel the inputs.
+pub(super) unsafe fn multiply_ahead(isa: Isa, operands: Operands, rows: usize, sums: Sums) {
+    let ahead = (operands.panel.wrapping_add(AHEAD), PANEL);
+    // SAFETY: the caller vouches for the rows, the panel and the sums.
+    unsafe { multiply_panel(isa, operands, ahead, rows, sums) }
 }
 
 /// Writes the outputs from the first on into a panel.
@@ -171,10 +183,7 @@ impl WeightMatrix<f32> for PackedMatrix {
                 inputs,
             };
             // SAFETY: x has the rows and the panel its inputs; the caller vouches for the sums.
-            unsafe {
-                let ahead = (operands.panel.wrapping_add(AHEAD), PANEL);
-                multiply_panel(context.isa, operands, ahead, rows, tile.sums.at(row, 0));
-            }
+            unsafe { multiply_ahead(context.isa, operands, rows, tile.sums.at(row, 0)) };
         };
         match &self.numbers {
             Numbers::Singles(panels) => multiply(&panels[tile.panel * length..], 0, tile.rows),

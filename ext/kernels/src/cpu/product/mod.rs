@@ -21,6 +21,7 @@ pub(crate) mod row_tiles;
 mod store;
 #[cfg(test)]
 mod tests;
+pub mod winograd;
 
 pub use driver::{multiply_each, Sums, WeightMatrix};
 pub use epilogue::GemmEpilogue;
