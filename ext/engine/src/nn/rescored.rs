@@ -76,7 +76,10 @@ fn largest_of_part(part: &[f32]) -> Vec<(u32, f32)> {
     let mut least = f32::NEG_INFINITY;
     for (number, numbers) in part.chunks(LANES).enumerate() {
         // Without a branch, since most numbers are small.
-        if !numbers.iter().fold(false, |any, &value| any | (value > least)) {
+        if !numbers
+            .iter()
+            .fold(false, |any, &value| any | (value > least))
+        {
             continue;
         }
         let places = (number * LANES) as u32..;
@@ -130,7 +133,12 @@ mod tests {
     fn the_largest_of_each_part_are_exact() {
         let outputs = if cfg!(miri) { 40 } else { 2 * PART + 700 };
         let (weight, x) = (numbers(&[outputs, 64], 1), numbers(&[3, 64], 2));
-        let exact = rows(&Linear::shared(weight.clone(), None).unwrap().forward(&x).unwrap());
+        let exact = rows(
+            &Linear::shared(weight.clone(), None)
+                .unwrap()
+                .forward(&x)
+                .unwrap(),
+        );
         let layer = RescoredLinear::new(&weight).unwrap();
         let bytes = rows(&layer.bytes.forward(&x).unwrap());
         let found = rows(&layer.forward(&x).unwrap());
@@ -156,7 +164,11 @@ mod tests {
     /// Rows of a weight that bytes do not tell apart.
     #[test]
     fn neighbours_are_in_the_order_of_the_exact_weight() {
-        let base: Vec<f32> = numbers(&[1, 64], 3).flatten_all().unwrap().to_vec1().unwrap();
+        let base: Vec<f32> = numbers(&[1, 64], 3)
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap();
         let count = 20;
         let row = |number: usize| {
             let factor = 1.0 + 1e-5 * (number * 7 % count) as f32;

@@ -78,7 +78,14 @@ impl Element for f16 {
         assert_eq!(from.len(), to.len());
         // SAFETY: `from` and `to` are slices of equal lengths, which was asserted; f16 is a transparent u16;
         // `isa` was detected.
-        unsafe { widen_halves(isa, (from.as_ptr().cast(), Stored::F16), to.as_mut_ptr(), from.len()) }
+        unsafe {
+            widen_halves(
+                isa,
+                (from.as_ptr().cast(), Stored::F16),
+                to.as_mut_ptr(),
+                from.len(),
+            )
+        }
     }
 
     unsafe fn narrow(isa: Isa, from: &[f32], to: *mut f16) {
@@ -95,7 +102,14 @@ impl Element for bf16 {
         assert_eq!(from.len(), to.len());
         // SAFETY: `from` and `to` are slices of equal lengths, which was asserted; bf16 is a transparent u16;
         // `isa` was detected.
-        unsafe { widen_halves(isa, (from.as_ptr().cast(), Stored::Bf16), to.as_mut_ptr(), from.len()) }
+        unsafe {
+            widen_halves(
+                isa,
+                (from.as_ptr().cast(), Stored::Bf16),
+                to.as_mut_ptr(),
+                from.len(),
+            )
+        }
     }
 
     unsafe fn narrow(isa: Isa, from: &[f32], to: *mut bf16) {
@@ -369,7 +383,11 @@ mod tests {
             for length in [halves.len(), 37] {
                 let mut got = vec![0.0; length];
                 f16::widen(isa, &halves[..length], &mut got);
-                assert!(got.iter().zip(&wide).all(|(&a, &b)| same(a, b)), "{}", isa.name());
+                assert!(
+                    got.iter().zip(&wide).all(|(&a, &b)| same(a, b)),
+                    "{}",
+                    isa.name()
+                );
             }
             let mut got = vec![f16::ZERO; numbers.len()];
             // SAFETY: `numbers` and `got` have as many elements; `isa` is one of those that the CPU has.

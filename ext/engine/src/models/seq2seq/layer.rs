@@ -131,7 +131,7 @@ impl Layer {
             up,
             down,
             mlp_norm: norm(Part::MlpNorm)?,
-            halves: parameters.holds_halves() && std::env::var("RC_KV").as_deref() != Ok("f32"),
+            halves: parameters.holds_halves(),
             shape,
             scale: config
                 .attention_scale

@@ -17,28 +17,7 @@ impl OutputLayer {
     pub fn tied(tokens: &Embedding, few_rows: bool, int8: bool) -> Result<Self> {
         let own = match tokens.dense() {
             Some(table) if few_rows && int8 => {
-                match std::env::var("RC_HEAD").as_deref() {
-                    Ok("halves") => {}
-                    Ok("bytes") => return Ok(Self::Plain(Linear::bytes(table.clone(), None)?)),
-                    Ok("q8") => {
-                        let values: Vec<f32> = table.flatten_all()?.to_vec1()?;
-                        let kind = base::quant::BlockType::Q8_0;
-                        let bytes = base::quant::quantize(kind, &values, None)?;
-                        let blocks = base::quant::QuantizedTensor {
-                            kind,
-                            order: None,
-                            shape: table.dims().to_vec(),
-                            bytes: base::runtime::bytes::Bytes::unpacked(bytes),
-                        };
-                        return Ok(Self::Plain(Linear::quantized(
-                            blocks,
-                            None,
-                            (&candle_core::Device::Cpu, DType::F32),
-                        )?));
-                    }
-                    _ => return Ok(Self::Rescored(RescoredLinear::new(table)?)),
-                }
-                Linear::compact(table, None)?
+                return Ok(Self::Rescored(RescoredLinear::new(table)?));
             }
             Some(table) if few_rows => Linear::compact(table, None)?,
             _ => None,

@@ -89,7 +89,14 @@ impl<T: Element> Call<'_, T> {
                 let key = |key: usize| self.key_row(unit, head, first + key);
                 let values = self.strided(&self.v, key, part.len(), wide);
                 let to = (&mut *sums, first > seen.start);
-                weigh(self.isa, &probabilities[first..], unit.keys, values, &part, to);
+                weigh(
+                    self.isa,
+                    &probabilities[first..],
+                    unit.keys,
+                    values,
+                    &part,
+                    to,
+                );
             }
             for (row, sums) in sums.chunks_exact(value_width.max(1)).enumerate() {
                 // SAFETY: the caller vouches for `out`, and the row is within it.

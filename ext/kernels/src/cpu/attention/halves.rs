@@ -51,10 +51,15 @@ mod tests {
         let values = numbers(tokens * heads * width, 1);
         let x = Tensor::from_vec(values, (tokens, heads, width), &Device::Cpu).unwrap();
         let found = halves_by_head(&x).unwrap().unwrap();
-        assert_eq!((found.dims(), found.stride()), (x.dims(), &[width, tokens * width, 1][..]));
+        assert_eq!(
+            (found.dims(), found.stride()),
+            (x.dims(), &[width, tokens * width, 1][..])
+        );
         let wanted = x.to_dtype(DType::F16).unwrap();
         let [found, wanted] = [&found, &wanted].map(|x| x.flatten_all().unwrap().to_vec1::<f16>());
         assert_eq!(found.unwrap(), wanted.unwrap());
-        assert!(halves_by_head(&x.to_dtype(DType::BF16).unwrap()).unwrap().is_none());
+        assert!(halves_by_head(&x.to_dtype(DType::BF16).unwrap())
+            .unwrap()
+            .is_none());
     }
 }
