@@ -31,9 +31,16 @@ pub struct Cache {
 impl KeyValues {
     /// Some rows of the first dimension, in this order.
     fn pick(&self, rows: &Tensor) -> Result<Self> {
+        let chosen = |all: &Tensor| -> Result<Tensor> {
+            if all.is_contiguous() {
+                return Ok(all.index_select(rows, 0)?);
+            }
+            // Of a memory whose rows lie head by head.
+            Ok(all.transpose(0, 1)?.index_select(rows, 1)?.transpose(0, 1)?)
+        };
         Ok(Self {
-            keys: self.keys.index_select(rows, 0)?,
-            values: self.values.index_select(rows, 0)?,
+            keys: chosen(&self.keys)?,
+            values: chosen(&self.values)?,
         })
     }
 
