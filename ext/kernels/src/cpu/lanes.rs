@@ -39,7 +39,6 @@ impl Lanes {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub unsafe fn store_stored<S: Simd, N: Vectors<S>>(self, row: *mut N::Number, v: S::V) {
         // SAFETY: the caller has the instruction set, and a row of the stored type, for writing, that these lanes

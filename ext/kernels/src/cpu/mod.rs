@@ -17,13 +17,14 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use candle_core::{CpuStorage, Layout, WithDType};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::Rows;
 use base::runtime::threads;
 pub use isa::Isa;
+use lanes::for_lanes;
+use simd::stored::for_stored;
 use simd::Simd;
 
 /// Work below this many elements is not worth waking a second thread.
@@ -73,13 +74,23 @@ impl Element for f16 {
     const IS_F32: bool = false;
     const STORED: Stored = Stored::F16;
 
-    fn widen(_: Isa, from: &[f16], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+    fn widen(isa: Isa, from: &[f16], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len());
+        // SAFETY: `from` and `to` are slices of equal lengths, which was asserted; f16 is a transparent u16;
+        // `isa` was detected.
+        unsafe {
+            widen_halves(
+                isa,
+                (from.as_ptr().cast(), Stored::F16),
+                to.as_mut_ptr(),
+                from.len(),
+            )
+        }
     }
 
-    unsafe fn narrow(_: Isa, from: &[f32], to: *mut f16) {
-        // SAFETY: the caller vouches for `to`; f16 has no invalid bits and the slice is only written.
-        unsafe { std::slice::from_raw_parts_mut(to, from.len()) }.convert_from_f32_slice(from);
+    unsafe fn narrow(isa: Isa, from: &[f32], to: *mut f16) {
+        // SAFETY: f16 is a transparent u16, and the caller vouches for `to`.
+        unsafe { narrow_to_halves(isa, from.as_ptr(), (to.cast(), Stored::F16), from.len()) }
     }
 }
 
@@ -91,52 +102,61 @@ impl Element for bf16 {
         assert_eq!(from.len(), to.len());
         // SAFETY: `from` and `to` are slices of equal lengths, which was asserted; bf16 is a transparent u16;
         // `isa` was detected.
-        unsafe { widen_bf16(isa, from.as_ptr().cast(), to.as_mut_ptr(), from.len()) }
+        unsafe {
+            widen_halves(
+                isa,
+                (from.as_ptr().cast(), Stored::Bf16),
+                to.as_mut_ptr(),
+                from.len(),
+            )
+        }
     }
 
     unsafe fn narrow(isa: Isa, from: &[f32], to: *mut bf16) {
         // SAFETY: bf16 is a transparent u16, and the caller vouches for `to`.
-        unsafe { narrow_bf16(isa, from.as_ptr(), to.cast(), from.len()) }
+        unsafe { narrow_to_halves(isa, from.as_ptr(), (to.cast(), Stored::Bf16), from.len()) }
     }
 }
 
 #[inline(always)]
-unsafe fn widen_bf16_with<S: Simd>(from: *const u16, to: *mut f32, count: usize) {
-    // SAFETY: the caller has `count` numbers at `from`, room for as many at `to`, and the instruction set; vectors
-    // end before `count`.
+unsafe fn widen_halves_with<S: Simd>(
+    (from, stored): (*const u8, Stored),
+    to: *mut f32,
+    count: usize,
+) {
+    // SAFETY: the caller has `count` numbers of the type that `stored` says at `from`, room for as many at `to`, and
+    // the instruction set; lanes lie within them.
     unsafe {
-        let mut i = 0;
-        while i + S::LANES <= count {
-            S::store(to.add(i), S::load_bf16(from.add(i)));
-            i += S::LANES;
-        }
-        for i in i..count {
-            *to.add(i) = f32::from_bits(u32::from(*from.add(i)) << 16);
-        }
+        for_stored!(stored, N => {
+            for_lanes!(S, count, lanes => {
+                lanes.store::<S>(to, lanes.load_stored::<S, N>(from.cast()));
+            });
+        });
     }
 }
 
 #[inline(always)]
-unsafe fn narrow_bf16_with<S: Simd>(from: *const f32, to: *mut u16, count: usize) {
-    // SAFETY: the caller has `count` numbers at `from`, room for as many at `to`, and the instruction set; vectors
-    // end before `count`.
+unsafe fn narrow_to_halves_with<S: Simd>(
+    from: *const f32,
+    (to, stored): (*mut u8, Stored),
+    count: usize,
+) {
+    // SAFETY: the caller has `count` numbers at `from`, room for as many of the type that `stored` says at `to`, and
+    // the instruction set; lanes lie within them.
     unsafe {
-        let mut i = 0;
-        while i + S::LANES <= count {
-            S::store_bf16(to.add(i), S::load(from.add(i)));
-            i += S::LANES;
-        }
-        for i in i..count {
-            *to.add(i) = simd::f32_to_bf16(*from.add(i));
-        }
+        for_stored!(stored, N => {
+            for_lanes!(S, count, lanes => {
+                lanes.store_stored::<S, N>(to.cast(), lanes.load::<S>(from));
+            });
+        });
     }
 }
 
 isa::dispatched! {
-    unsafe fn widen_bf16(from: *const u16, to: *mut f32, count: usize) = widen_bf16_with
+    unsafe fn widen_halves(from: (*const u8, Stored), to: *mut f32, count: usize) = widen_halves_with
 }
 isa::dispatched! {
-    unsafe fn narrow_bf16(from: *const f32, to: *mut u16, count: usize) = narrow_bf16_with
+    unsafe fn narrow_to_halves(from: *const f32, to: (*mut u8, Stored), count: usize) = narrow_to_halves_with
 }
 
 pub fn rows_of(layout: &Layout) -> candle_core::Result<Rows> {
@@ -350,8 +370,36 @@ mod tests {
         for &isa in Isa::available() {
             let mut got = vec![0u16; numbers.len()];
             // SAFETY: `numbers` and `got` have as many elements; `isa` is one of those that the CPU has.
-            unsafe { narrow_bf16(isa, numbers.as_ptr(), got.as_mut_ptr(), numbers.len()) };
+            unsafe { bf16::narrow(isa, &numbers, got.as_mut_ptr().cast()) };
             assert!(got == want, "{}", isa.name());
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_converts_f16_alike() {
+        let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let wide: Vec<f32> = halves.iter().map(|half| half.to_f32()).collect();
+        let between = wide.iter().flat_map(|x| [x * 1.0004, x * 0.9997, x * 3.0]);
+        let numbers: Vec<f32> = wide.iter().copied().chain(between).collect();
+        let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        for &isa in Isa::available() {
+            // A row of any length, since the last vector is a short one.
+            for length in [halves.len(), 37] {
+                let mut got = vec![0.0; length];
+                f16::widen(isa, &halves[..length], &mut got);
+                assert!(
+                    got.iter().zip(&wide).all(|(&a, &b)| same(a, b)),
+                    "{}",
+                    isa.name()
+                );
+            }
+            let mut got = vec![f16::ZERO; numbers.len()];
+            // SAFETY: `numbers` and `got` have as many elements; `isa` is one of those that the CPU has.
+            unsafe { f16::narrow(isa, &numbers, got.as_mut_ptr()) };
+            for (&got, &number) in got.iter().zip(&numbers) {
+                let want = f16::from_f32(number);
+                assert!(same(got.to_f32(), want.to_f32()), "{} {number}", isa.name());
+            }
         }
     }
 }

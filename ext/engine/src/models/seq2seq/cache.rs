@@ -31,9 +31,19 @@ pub struct Cache {
 impl KeyValues {
     /// Some rows of the first dimension, in this order.
     fn pick(&self, rows: &Tensor) -> Result<Self> {
+        let chosen = |all: &Tensor| -> Result<Tensor> {
+            if all.is_contiguous() {
+                return Ok(all.index_select(rows, 0)?);
+            }
+            // Of a memory whose rows lie head by head.
+            Ok(all
+                .transpose(0, 1)?
+                .index_select(rows, 1)?
+                .transpose(0, 1)?)
+        };
         Ok(Self {
-            keys: self.keys.index_select(rows, 0)?,
-            values: self.values.index_select(rows, 0)?,
+            keys: chosen(&self.keys)?,
+            values: chosen(&self.values)?,
         })
     }
 
@@ -114,5 +124,37 @@ impl Cache {
         }
         let elements = [rows, 4 * self.length, 2 * width, layers];
         memory::ensure_elements(&elements, 4, "the keys and values of the texts")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+    use half::f16;
+    use kernels::attention::halves_by_head;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_a_text_are_found_in_either_order_of_heads() {
+        let values: Vec<f32> = (0..5 * 2 * 4).map(|at| at as f32).collect();
+        let x = Tensor::from_vec(values, (5, 2, 4), &Device::Cpu).unwrap();
+        let by_head = halves_by_head(&x).unwrap().unwrap();
+        let plain = by_head.contiguous().unwrap();
+        assert!(!by_head.is_contiguous());
+        for texts in [&[1][..], &[1, 0], &[0, 1]] {
+            let [found, wanted] = [&by_head, &plain].map(|held| {
+                let (keys, values) = (held.clone(), held.clone());
+                let memory = Memory {
+                    layers: vec![KeyValues { keys, values }],
+                    boundaries: vec![0, 2, 5],
+                };
+                let chosen = memory.of(texts).unwrap();
+                let rows = |held: &Tensor| held.flatten_all().unwrap().to_vec1::<f16>().unwrap();
+                let layer = &chosen.layers[0];
+                (rows(&layer.keys), rows(&layer.values), chosen.boundaries)
+            });
+            assert_eq!(found, wanted, "{texts:?}");
+        }
     }
 }

@@ -5,12 +5,13 @@ use candle_core::{DType, Device, Tensor};
 
 use super::cache::{Cache, Memory};
 use super::layer::{Group, Kept, Layer, Step, Tokens};
+use super::output::OutputLayer;
 use crate::models::encoder::embeddings::Embeddings;
 use crate::models::encoder::relative::RelativePositions;
 use crate::models::encoder::EncoderConfig;
 use crate::models::parameters::Parameters;
 use crate::models::parts::{Names, Part};
-use crate::nn::{elementwise, Inventory, Linear, Norm, PackedSequences};
+use crate::nn::{elementwise, Inventory, Norm, PackedSequences};
 use crate::{CancelToken, Error, Result};
 use base::runtime::memory;
 use formats::weights::WeightSource;
@@ -44,7 +45,7 @@ pub struct CrossDecoder {
     pub(super) layers: Vec<Layer>,
     final_norm: Option<Norm>,
     /// `None` in a model that is loaded for its hidden states.
-    head: Option<Linear>,
+    head: Option<OutputLayer>,
     logit_bias: Option<Tensor>,
     device: Device,
     /// Whether linear layers are rounded to bytes.
@@ -98,9 +99,9 @@ impl CrossDecoder {
             .with_compact(self.shape.few_rows);
         let (hidden, vocabulary) = (self.shape.stack.hidden_size, self.shape.vocab_size);
         let head = if parameters.has(Part::Head) {
-            parameters.linear(Part::Head, hidden, vocabulary)?
+            OutputLayer::Plain(parameters.linear(Part::Head, hidden, vocabulary)?)
         } else {
-            self.tied_head()?
+            OutputLayer::tied(self.embeddings.tokens(), self.shape.few_rows, self.int8)?
         };
         let bias = parameters.optional_tensor(Part::LogitBias)?;
         self.logit_bias = bias
@@ -116,20 +117,6 @@ impl CrossDecoder {
         Ok(())
     }
 
-    /// The head that is the table of the tokens: where that takes less to read, a layer of its own. Never in bytes:
-    /// whisper-base then writes other words.
-    fn tied_head(&self) -> Result<Linear> {
-        let tokens = self.embeddings.tokens();
-        let own = match tokens.dense() {
-            Some(table) if self.shape.few_rows => Linear::compact(table, None)?,
-            _ => None,
-        };
-        match own {
-            Some(head) => Ok(head),
-            None => tokens.tied_output(None),
-        }
-    }
-
     /// Adds what it is made of.
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
         self.embeddings.list(inventory)?;
@@ -140,7 +127,7 @@ impl CrossDecoder {
             inventory.add_norm(norm)?;
         }
         if let Some(head) = &self.head {
-            inventory.add_linear(head)?;
+            head.list(inventory)?;
         }
         if let Some(bias) = &self.logit_bias {
             inventory.add_tensor(bias);
@@ -150,7 +137,7 @@ impl CrossDecoder {
 
     /// How many tokens there are logits for.
     pub fn vocabulary(&self) -> usize {
-        let head = self.head.as_ref().map(Linear::outputs);
+        let head = self.head.as_ref().map(OutputLayer::outputs);
         head.unwrap_or_else(|| self.embeddings.tokens().count())
     }
 
@@ -355,7 +342,7 @@ impl CrossDecoder {
             Error::Internal("a decoder without its head was asked for logits".into())
         })?;
         let states = elementwise::scale(states, self.shape.output_scale)?;
-        let logits = head.forward(&states)?.to_dtype(DType::F32)?;
+        let logits = head.forward(&states)?;
         match &self.logit_bias {
             Some(bias) => elementwise::add(&logits, bias),
             None => Ok(logits),

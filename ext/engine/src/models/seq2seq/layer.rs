@@ -15,6 +15,7 @@ use crate::nn::{
     PackedSequences, Projection,
 };
 use crate::{Error, Result};
+use kernels::attention::halves_by_head;
 use kernels::Activation;
 
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Layer {
     up: Projection,
     down: Linear,
     mlp_norm: Norm,
+    /// Whether keys and values of the encoder's states are held in 16 bits.
+    halves: bool,
     shape: AttentionShape,
     scale: f32,
     placement: NormPlacement,
@@ -128,6 +131,7 @@ impl Layer {
             up,
             down,
             mlp_norm: norm(Part::MlpNorm)?,
+            halves: parameters.holds_halves(),
             shape,
             scale: config
                 .attention_scale
@@ -164,9 +168,20 @@ impl Layer {
     pub fn memory(&self, states: &Tensor) -> Result<KeyValues> {
         let parts = self.cross_memory.heads(states, self.shape.head_size, &[])?;
         let [keys, values] = parts_of(parts)?;
+        let held = |part: Tensor| -> Result<Tensor> {
+            let halves = if self.halves {
+                halves_by_head(&part)?
+            } else {
+                None
+            };
+            match halves {
+                Some(halves) => Ok(halves),
+                None => Ok(part.contiguous()?),
+            }
+        };
         Ok(KeyValues {
-            keys: keys.contiguous()?,
-            values: values.contiguous()?,
+            keys: held(keys)?,
+            values: held(values)?,
         })
     }
 
@@ -274,14 +289,15 @@ impl Layer {
         let options = AttentionOptions::new(AttentionKind::Bidirectional, self.scale);
         let mixed = each_group(&step.groups, |number, group, rows| {
             let memory = kept[number].memory;
-            attention(
-                &rows(&query)?,
+            let mixed = attention(
+                &rows(&query)?.to_dtype(memory.keys.dtype())?,
                 &memory.keys,
                 &memory.values,
                 &group.text_boundaries,
                 group.memory_boundaries,
                 &options,
-            )
+            )?;
+            Ok(mixed.to_dtype(query.dtype())?)
         })?;
         self.joined(&mixed)
     }

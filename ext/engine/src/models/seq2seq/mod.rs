@@ -7,6 +7,7 @@ pub mod config;
 mod decoder;
 mod heads;
 mod layer;
+mod output;
 mod verify;
 
 use candle_core::{DType, Device, Tensor};

@@ -152,7 +152,7 @@ unsafe fn scores_with<S: Simd>(
 }
 
 /// `VECTORS` vectors of columns from `column` on, for `R` rows of probabilities; the last `left` of the
-/// columns exist.
+/// columns exist. Sums go on from those of `out` where there are some.
 #[inline(always)]
 unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
     probabilities: *const f32,
@@ -160,7 +160,7 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
     values: &StridedRows<'_>,
     seen: Range<usize>,
     column: usize,
-    out: *mut f32,
+    (out, goes_on): (*mut f32, bool),
 ) {
     // SAFETY: there are R rows of probabilities and the values of the keys `seen`, and `out` has R rows as wide as
     // those; as the caller vouches, who has the instruction set. Columns beyond the width are neither read nor
@@ -168,6 +168,18 @@ unsafe fn weigh_columns<S: Simd, const R: usize, const VECTORS: usize>(
     unsafe {
         let left = values.width - column;
         let mut sums = [[S::splat(0.0); VECTORS]; R];
+        if goes_on {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (at, sum) in sums.iter_mut().enumerate() {
+                    let from = out.add(i * values.width + column + at * S::LANES);
+                    *sum = if left >= (at + 1) * S::LANES {
+                        S::load(from)
+                    } else {
+                        S::load_first(from, left - at * S::LANES)
+                    };
+                }
+            }
+        }
         for j in seen {
             let from = values.values.as_ptr().add(j * values.stride + column);
             let ahead = from.wrapping_add(AHEAD * values.stride);
@@ -208,18 +220,20 @@ unsafe fn weigh_rows<S: Simd, const R: usize>(
     stride: usize,
     values: &StridedRows<'_>,
     seen: Range<usize>,
-    out: *mut f32,
+    (out, goes_on): (*mut f32, bool),
 ) {
     // SAFETY: there are R rows of probabilities, the values of the keys `seen`, and room for R rows, as the caller
     // vouches, who has the instruction set; columns begin within the width.
     unsafe {
         let mut column = 0;
         while column + 4 * S::LANES <= values.width {
-            weigh_columns::<S, R, 4>(probabilities, stride, values, seen.clone(), column, out);
+            let to = (out, goes_on);
+            weigh_columns::<S, R, 4>(probabilities, stride, values, seen.clone(), column, to);
             column += 4 * S::LANES;
         }
         while column < values.width {
-            weigh_columns::<S, R, 1>(probabilities, stride, values, seen.clone(), column, out);
+            let to = (out, goes_on);
+            weigh_columns::<S, R, 1>(probabilities, stride, values, seen.clone(), column, to);
             column += S::LANES;
         }
     }
@@ -232,19 +246,20 @@ unsafe fn weigh_with<S: Simd>(
     stride: usize,
     values: StridedRows<'_>,
     seen: Range<usize>,
-    out: *mut f32,
+    (out, goes_on): (*mut f32, bool),
 ) {
     // SAFETY: there are `count` rows of probabilities, the values of the keys `seen`, and room for `count` rows, as
     // the caller vouches, who has the instruction set; the rows of a call are some that are left.
     unsafe {
         let mut i = 0;
         while i < count {
-            let (probabilities, out) = (probabilities.add(i * stride), out.add(i * values.width));
+            let probabilities = probabilities.add(i * stride);
+            let to = (out.add(i * values.width), goes_on);
             if count - i >= 3 {
-                weigh_rows::<S, 3>(probabilities, stride, &values, seen.clone(), out);
+                weigh_rows::<S, 3>(probabilities, stride, &values, seen.clone(), to);
                 i += 3;
             } else {
-                weigh_rows::<S, 1>(probabilities, stride, &values, seen.clone(), out);
+                weigh_rows::<S, 1>(probabilities, stride, &values, seen.clone(), to);
                 i += 1;
             }
         }
@@ -260,7 +275,7 @@ dispatched! {
 dispatched! {
     unsafe fn run_weigh(
         probabilities: *const f32, count: usize, stride: usize, values: StridedRows<'_>, seen: Range<usize>,
-        out: *mut f32,
+        out: (*mut f32, bool),
     ) = weigh_with
 }
 
@@ -274,27 +289,34 @@ pub fn scores(
     stride: usize,
 ) {
     let count = queries.len() / keys.width.max(1);
-    assert!(keys.holds(seen) && seen.end <= stride && out.len() >= count * stride);
+    assert!(keys.holds(seen) && holds_rows(out, (count, stride), seen));
     let (queries, out) = (queries.as_ptr(), out.as_mut_ptr());
     // SAFETY: the assertion checked that `keys` holds the rows `seen`, that `queries` has `count` rows of their
-    // width and `out` `count` rows of `stride`; `isa` was detected.
+    // width and `out` the places `seen` of `count` rows, `stride` apart; `isa` was detected.
     unsafe { run_scores(isa, queries, count, keys, seen.clone(), out, stride) };
 }
 
-/// out[i] = Σ probabilities[i][j] · values[j] over the keys `seen`; rows of `probabilities` are `stride` apart.
+/// Whether `numbers` have the places `seen` of so many rows, `stride` apart.
+fn holds_rows(numbers: &[f32], (count, stride): (usize, usize), seen: &Range<usize>) -> bool {
+    let last = count.saturating_sub(1) * stride + seen.end;
+    seen.end <= stride && (count == 0 || numbers.len() >= last)
+}
+
+/// out[i] = Σ probabilities[i][j] · values[j] over the keys `seen`; rows of `probabilities` are `stride` apart. With
+/// `goes_on` this is added to what `out` holds of the keys before, in the same order as if all were summed at once.
 pub fn weigh(
     isa: Isa,
     probabilities: &[f32],
     stride: usize,
     values: StridedRows<'_>,
     seen: &Range<usize>,
-    out: &mut [f32],
+    (out, goes_on): (&mut [f32], bool),
 ) {
     let count = out.len() / values.width.max(1);
-    assert!(values.holds(seen) && seen.end <= stride && probabilities.len() >= count * stride);
-    let (probabilities, out) = (probabilities.as_ptr(), out.as_mut_ptr());
-    // SAFETY: the assertion checked that `values` holds the rows `seen`, that `probabilities` has `count` rows of
-    // `stride` and `out` `count` rows of the values' width; `isa` was detected.
+    assert!(values.holds(seen) && holds_rows(probabilities, (count, stride), seen));
+    let (probabilities, out) = (probabilities.as_ptr(), (out.as_mut_ptr(), goes_on));
+    // SAFETY: the assertion checked that `values` holds the rows `seen` and that `probabilities` has those places of
+    // `count` rows, `stride` apart; `out` has as many rows of the values' width; `isa` was detected.
     unsafe { run_weigh(isa, probabilities, count, stride, values, seen.clone(), out) };
 }
 
@@ -332,7 +354,22 @@ mod tests {
             for isa in Isa::of_numbers() {
                 let (mut found, mut sums) = (vec![0.0; count * keys], vec![0.0; count * width]);
                 scores(isa, &queries, rows, &seen, &mut found, keys);
-                weigh(isa, &probabilities, keys, rows, &seen, &mut sums);
+                weigh(isa, &probabilities, keys, rows, &seen, (&mut sums, false));
+                let whole = (found.clone(), sums.clone());
+                found.fill(0.0);
+                // In parts, the later ones counted from their own first key.
+                let middle = seen.end.div_ceil(2);
+                for part in [seen.start..middle, middle..seen.end] {
+                    let own = StridedRows {
+                        values: &rows.values[part.start * stride..],
+                        ..rows
+                    };
+                    let (first, places) = (part.start, 0..part.len());
+                    scores(isa, &queries, own, &places, &mut found[first..], keys);
+                    let to = (&mut sums[..], first > seen.start);
+                    weigh(isa, &probabilities[first..], keys, own, &places, to);
+                }
+                assert_eq!((&found, &sums), (&whole.0, &whole.1), "{isa:?}");
                 for i in 0..count {
                     for j in seen.clone() {
                         let dot: f64 = (0..width)

@@ -10,6 +10,9 @@ use crate::cpu::rows::softmax::softmax_row;
 use crate::cpu::{for_each_range, with_scratch, Element, Output, RowView};
 use base::runtime::threads;
 
+/// Keys whose numbers are widened together, so that they stay in the first cache.
+const WIDENED_KEYS: usize = 64;
+
 impl<T: Element> Call<'_, T> {
     /// # Safety
     /// `out` has room for a row of every token and head.
@@ -45,12 +48,19 @@ impl<T: Element> Call<'_, T> {
         }
         let shape = self.shape;
         let rows = unit.queries * heads;
+        if rows == 0 {
+            return;
+        }
         let (width, value_width) = (shape.width, shape.value_width);
-        let widened = if T::IS_F32 { 0 } else { unit.keys };
-        let room = widened * (width + value_width) + rows * (width + unit.keys + value_width);
+        let together = if T::IS_F32 {
+            unit.keys.max(1)
+        } else {
+            WIDENED_KEYS
+        };
+        let widened = if T::IS_F32 { 0 } else { WIDENED_KEYS };
+        let room = widened * width.max(value_width) + rows * (width + unit.keys + value_width);
         with_scratch(room, |scratch| {
-            let (keys, rest) = scratch.split_at_mut(widened * width);
-            let (values, rest) = rest.split_at_mut(widened * value_width);
+            let (wide, rest) = scratch.split_at_mut(widened * width.max(value_width));
             let (queries, rest) = rest.split_at_mut(rows * width);
             let (probabilities, rest) = rest.split_at_mut(rows * unit.keys);
             let sums = &mut rest[..rows * value_width];
@@ -59,16 +69,35 @@ impl<T: Element> Call<'_, T> {
                 T::widen(self.isa, self.q.row(place(row)), query);
             }
             let head = self.key_head(unit);
-            let key_place = |key: usize| self.key_row(unit, head, key);
-            let keys = self.strided(&self.k, key_place, unit.keys, keys);
-            let values = self.strided(&self.v, key_place, unit.keys, values);
             let seen = self.seen(unit, 0, unit.queries);
-            scores(self.isa, queries, keys, &seen, probabilities, unit.keys);
+            let parts = || {
+                let starts = seen.clone().step_by(together);
+                starts.map(|first| (first, 0..together.min(seen.end - first)))
+            };
+            for (first, part) in parts() {
+                let key = |key: usize| self.key_row(unit, head, first + key);
+                let keys = self.strided(&self.k, key, part.len(), wide);
+                let to = &mut probabilities[first..];
+                scores(self.isa, queries, keys, &part, to, unit.keys);
+            }
             let each = probabilities.chunks_exact_mut(unit.keys.max(1));
             for (row, probabilities) in each.enumerate() {
                 self.query_probabilities(unit, (row / heads, row % heads), probabilities, &seen);
             }
-            weigh(self.isa, probabilities, unit.keys, values, &seen, sums);
+            sums.fill(0.0);
+            for (first, part) in parts() {
+                let key = |key: usize| self.key_row(unit, head, first + key);
+                let values = self.strided(&self.v, key, part.len(), wide);
+                let to = (&mut *sums, first > seen.start);
+                weigh(
+                    self.isa,
+                    &probabilities[first..],
+                    unit.keys,
+                    values,
+                    &part,
+                    to,
+                );
+            }
             for (row, sums) in sums.chunks_exact(value_width.max(1)).enumerate() {
                 // SAFETY: the caller vouches for `out`, and the row is within it.
                 unsafe { T::narrow(self.isa, sums, out.at(place(row) * value_width)) };
@@ -125,10 +154,13 @@ impl<T: Element> Call<'_, T> {
         scratch: &'a mut [f32],
     ) -> StridedRows<'a> {
         let width = rows.rows.width;
+        let length = |first: &[T], last: &[T]| {
+            let apart = last.as_ptr() as usize - first.as_ptr() as usize;
+            apart / size_of::<T>() + width
+        };
         if T::IS_F32 && count > 0 {
             let (first, last) = (rows.row(place(0)), rows.row(place(count - 1)));
-            let apart = last.as_ptr() as usize - first.as_ptr() as usize;
-            let (length, steps) = (apart / size_of::<f32>() + width, (count - 1).max(1));
+            let (length, steps) = (length(first, last), (count - 1).max(1));
             // SAFETY: both rows lie in one slice of f32, the last behind the first.
             let values = unsafe { std::slice::from_raw_parts(first.as_ptr().cast(), length) };
             return StridedRows {
@@ -138,6 +170,18 @@ impl<T: Element> Call<'_, T> {
             };
         }
         let scratch = &mut scratch[..count * width];
+        let ends = || (rows.row(place(0)), rows.row(place(count - 1)));
+        if count > 1 && length(ends().0, ends().1) == count * width {
+            // SAFETY: both rows lie in one slice, the last behind the first, and those between them without a gap:
+            // they are evenly apart.
+            let values = unsafe { std::slice::from_raw_parts(ends().0.as_ptr(), count * width) };
+            T::widen(self.isa, values, scratch);
+            return StridedRows {
+                values: scratch,
+                stride: width,
+                width,
+            };
+        }
         for (at, scratch) in scratch.chunks_exact_mut(width.max(1)).enumerate() {
             T::widen(self.isa, rows.row(place(at)), scratch);
         }

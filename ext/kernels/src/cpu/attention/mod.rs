@@ -2,6 +2,7 @@
 
 mod few_queries;
 mod few_sequences;
+pub mod halves;
 pub mod paged;
 mod scores;
 pub mod sequences;
