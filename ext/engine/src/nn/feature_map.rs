@@ -196,10 +196,10 @@ impl FeatureMap {
     /// activation(self + other) in the place of this map, whose numbers nobody else may need.
     pub fn into_sum(self, other: &Self, activation: kernels::Activation) -> Result<Self> {
         self.check_size(other)?;
-        match add_in_place(&self.rows, &other.rows, activation)? {
-            true => Ok(self),
-            false => self.add_activated(other, activation),
+        if add_in_place(&self.rows, &other.rows, activation)? {
+            return Ok(self);
         }
+        self.add_activated(other, activation)
     }
 
     /// scale · x + shift.
