@@ -17,16 +17,17 @@ const LANES: usize = 16;
 #[derive(Clone, Debug)]
 pub struct RescoredLinear {
     bytes: Linear,
-    /// [outputs, inputs], which another part of the model holds too.
+    /// [outputs, inputs], which mostly another part of the model holds too.
     weight: Tensor,
 }
 
 impl RescoredLinear {
     /// A layer without a bias, on the CPU.
     pub fn new(weight: &Tensor) -> Result<Self> {
+        let weight = weight.contiguous()?;
         Ok(Self {
             bytes: Linear::bytes(weight.clone(), None)?,
-            weight: weight.clone(),
+            weight,
         })
     }
 
@@ -182,6 +183,15 @@ mod tests {
         let mut wanted: Vec<usize> = (0..count).collect();
         wanted.sort_by_key(|number| std::cmp::Reverse(number * 7 % count));
         assert_eq!(order(found), wanted);
+    }
+
+    #[test]
+    fn the_weight_may_be_a_view() {
+        let (weight, x) = (numbers(&[40, 64], 1), numbers(&[2, 64], 2));
+        let view = weight.t().unwrap().contiguous().unwrap().t().unwrap();
+        assert!(!view.is_contiguous());
+        let of = |weight: &Tensor| rows(&RescoredLinear::new(weight).unwrap().forward(&x).unwrap());
+        assert_eq!(of(&view), of(&weight));
     }
 
     #[test]
