@@ -349,7 +349,7 @@ mod tests {
     fn levels_and_numbers_are_those_of_the_gpus_sources() {
         let metal = include_str!("metal/blocks.metal");
         let cuda = concat!(
-            include_str!("cuda/blocks.cu"),
+            include_str!("cuda/block_runs.cuh"),
             include_str!("cuda/groups.cuh")
         );
         let table = |source: &str, start: &str| -> Vec<f32> {

@@ -39,6 +39,7 @@ pub mod winograd;
 pub use base::{CancelToken, Device, Error, Result};
 pub use columns::join_columns;
 pub use cpu::isa::Isa;
+pub use cpu::windows::Windows;
 pub use gated_norm::{GateOrder, GatedNorm};
 pub use matrix::Epilogue;
 #[cfg(all(feature = "metal", feature = "selftest"))]

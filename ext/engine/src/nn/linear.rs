@@ -7,11 +7,10 @@ use crate::{Error, Result};
 use base::quant::QuantizedTensor;
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
-use kernels::cpu::windows::Windows;
 use kernels::experts::{ExpertMatrices, ExpertMatrix};
 use kernels::matrix::{self, Matrix};
 use kernels::packed_weight::{self, PackedWeight};
-use kernels::{self, Activation};
+use kernels::{self, Activation, Windows};
 
 pub use kernels::Epilogue;
 

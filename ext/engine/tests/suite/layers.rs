@@ -23,7 +23,11 @@ const ORDERS: [(&str, &[&str]); 4] = [
 ];
 
 /// Which backends a build has is known here alone.
-const BACKEND_CFGS: [&str; 2] = ["base/runtime/device", "kernels/"];
+const BACKEND_CFGS: [&str; 3] = [
+    "base/runtime/autorelease",
+    "base/runtime/device",
+    "kernels/",
+];
 /// Which device a tensor is on is asked here alone.
 const DEVICE_QUESTIONS: [&str; 3] = ["base/runtime/device", "kernels/", "engine/nn/"];
 

@@ -306,7 +306,7 @@ fn a_nucleus_of_any_size_is_what_sorting_everything_gives() {
         });
         let expected = kept.count().max(1);
         let mut got = all.clone();
-        keep_nucleus(&mut got, share);
+        keep_nucleus(&mut got, share * total);
         assert_eq!(got, sorted[..expected], "{share}");
     }
 }
