@@ -52,7 +52,8 @@ module Tasks
       LIMITS = {
         "llama" => Limits.of(read: 1.1, copied: PAIR, share: 0.5),
         "llama8" => Limits.of(read: 1.1, copied: 8 * PAIR),
-        "llama64" => Limits.of(read: 1.1, copied: 64 * PAIR),
+        # Its products are candle's: queries, keys and values one by one, and tiles that read their rows again.
+        "llama64" => Limits.of(commands: 12, read: 1.5, copied: 64 * PAIR),
         "sampled" => Limits.of(read: 1.1, copied: 41 * PAIR),
         "drawn" => Limits.of(read: 1.1, copied: 2 * PAIR),
         "gguf" => Limits.of(read: 1.1, copied: PAIR),
