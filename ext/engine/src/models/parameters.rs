@@ -80,7 +80,7 @@ impl<'a> Parameters<'a> {
     /// Whether what a decoder reads of an encoder is held in 16 bits: where its layers are rounded to bytes and it
     /// writes few texts at a time, for which it waits for memory.
     pub fn holds_halves(&self) -> bool {
-        self.int8 && self.compact && self.dtype == DType::F32 && self.device.is_cpu()
+        self.int8 && self.compact && self.dtype == DType::F32
     }
 
     pub fn device(&self) -> &Device {

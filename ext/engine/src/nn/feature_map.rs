@@ -6,9 +6,7 @@ use super::elementwise;
 use super::joined::joined;
 use crate::{Error, Result};
 use formats::image::{View, CHANNELS};
-use kernels::cpu::maps::{
-    activated_sum, add_in_place, interleaved, mixed_rows, share_numbers, Corners,
-};
+use kernels::cpu::maps::{activated_sum, interleaved, mixed_rows, Corners};
 use kernels::cpu::windows::{largest_of_windows, Windows};
 
 #[derive(Clone, Debug)]
@@ -186,20 +184,6 @@ impl FeatureMap {
             Some(rows) => self.with(rows),
             None => self.add(other)?.activated(activation),
         }
-    }
-
-    /// Whether this and another map are views of the same numbers.
-    pub fn shares_numbers(&self, other: &Self) -> bool {
-        share_numbers(&self.rows, &other.rows)
-    }
-
-    /// activation(self + other) in the place of this map, whose numbers nobody else may need.
-    pub fn into_sum(self, other: &Self, activation: kernels::Activation) -> Result<Self> {
-        self.check_size(other)?;
-        if add_in_place(&self.rows, &other.rows, activation)? {
-            return Ok(self);
-        }
-        self.add_activated(other, activation)
     }
 
     /// scale · x + shift.

@@ -1,13 +1,13 @@
 //! Rows of maps on the CPU: weighed, added and laid side by side by all threads. Other devices and types get `None`, and
 //! compute with tensors.
 
-use candle_core::{CpuStorage, DType, InplaceOp2, Layout, Storage, Tensor};
+use candle_core::{DType, Storage, Tensor};
 
 use crate::cpu::isa::{dispatched, Isa};
 use crate::cpu::lanes::for_lanes;
 use crate::cpu::rows::activation::activate_row;
 use crate::cpu::simd::Simd;
-use crate::cpu::{build, for_each_range, Output};
+use crate::cpu::{build, for_each_range};
 use crate::{Activation, Error, Result};
 
 /// Elements that a core's cache keeps between two steps.
@@ -132,84 +132,23 @@ pub fn activated_sum(a: &Tensor, b: &Tensor, activation: Activation) -> Result<O
     }
     let (count, isa) = (a.elem_count(), Isa::current()?);
     let found = all_numbers(&[a, b], |all| {
-        let [a, b] = [0, 1].map(|part| Output::of(all[part].as_ptr().cast_mut()));
-        // SAFETY: all have `count` numbers.
-        unsafe { build::<f32>(count, |out| sum_blocks(isa, [a, b, out], count, activation)) }
+        // SAFETY: ranges cover all blocks, and each is written by the sum before the activation reads it.
+        unsafe {
+            build::<f32>(count, |out| {
+                for_each_range(count.div_ceil(BLOCK), BLOCK, |range| {
+                    for start in range.map(|block| block * BLOCK) {
+                        let width = BLOCK.min(count - start);
+                        let (a, b) = (all[0][start..].as_ptr(), all[1][start..].as_ptr());
+                        let sum = out.at(start);
+                        add(isa, a, b, sum, width);
+                        activate_row(isa, sum, std::ptr::null(), sum, width, activation);
+                    }
+                });
+            })
+        }
     })?;
     let tensor = found.map(|values| Tensor::from_vec(values, a.shape(), a.device()));
     Ok(tensor.transpose()?)
-}
-
-/// # Safety
-/// The first two have `count` numbers, the third room for them; it may be the first.
-unsafe fn sum_blocks(
-    isa: Isa,
-    [a, b, out]: [Output<f32>; 3],
-    count: usize,
-    activation: Activation,
-) {
-    for_each_range(count.div_ceil(BLOCK), BLOCK, |range| {
-        for start in range.map(|block| block * BLOCK) {
-            let width = BLOCK.min(count - start);
-            // SAFETY: blocks lie within `count`, and each is written by the sum before the activation reads it.
-            unsafe {
-                let sum = out.at(start);
-                add(isa, a.at(start), b.at(start), sum, width);
-                activate_row(isa, sum, std::ptr::null(), sum, width, activation);
-            }
-        }
-    });
-}
-
-/// Where the numbers of a tensor are held.
-fn place(x: &Tensor) -> *const Storage {
-    std::ptr::from_ref(&*x.storage_and_layout().0)
-}
-
-/// Whether two tensors are views of the same numbers.
-pub fn share_numbers(a: &Tensor, b: &Tensor) -> bool {
-    place(a) == place(b)
-}
-
-struct ActivatedSum(Isa, Activation);
-
-impl InplaceOp2 for ActivatedSum {
-    fn name(&self) -> &'static str {
-        "activated_sum"
-    }
-
-    fn cpu_fwd(
-        &self,
-        a: &mut CpuStorage,
-        a_layout: &Layout,
-        b: &CpuStorage,
-        b_layout: &Layout,
-    ) -> candle_core::Result<()> {
-        let CpuStorage::F32(a) = a else {
-            candle_core::bail!("sums in place are made in f32");
-        };
-        let range = |layout: &Layout| match layout.contiguous_offsets() {
-            Some((start, end)) => Ok(start..end),
-            None => candle_core::bail!("sums in place are made of dense tensors"),
-        };
-        let a = &mut a[range(a_layout)?];
-        let b = &b.as_slice::<f32>()?[range(b_layout)?];
-        let (count, sum) = (a.len().min(b.len()), Output::of(a.as_mut_ptr()));
-        let b = Output::of(b.as_ptr().cast_mut());
-        // SAFETY: both have `count` numbers, and `a` is borrowed for writing.
-        unsafe { sum_blocks(self.0, [sum, b, sum], count, self.1) };
-        Ok(())
-    }
-}
-
-/// `activated_sum` in the place of `a`, whose numbers nobody else may need; `false` where nothing was done.
-pub fn add_in_place(a: &Tensor, b: &Tensor, activation: Activation) -> Result<bool> {
-    let dense = |x: &Tensor| x.device().is_cpu() && x.dtype() == DType::F32 && x.is_contiguous();
-    if a.dims() != b.dims() || !dense(a) || !dense(b) || share_numbers(a, b) {
-        return Ok(false);
-    }
-    a.inplace_op2(b, &ActivatedSum(Isa::current()?, activation))?;
-    Ok(true)
 }
 
 fn shapes(parts: &[&Tensor]) -> Result<Vec<(usize, usize)>> {
@@ -352,12 +291,6 @@ mod tests {
                 for (found, (a, b)) in values(&sum).into_iter().zip(a.iter().zip(&b)) {
                     assert_eq!(found, (a + b).max(0.0));
                 }
-                let place = x.copy().unwrap();
-                assert!(add_in_place(&place, &y, Activation::Relu).unwrap());
-                assert_eq!(values(&place), values(&sum));
-                assert!(!add_in_place(&place, &place, Activation::Relu).unwrap());
-                assert!(share_numbers(&place, &place.narrow(0, 1, 2).unwrap()));
-                assert_eq!(values(&x), a);
             });
         }
         assert!(mixed_rows(&x, &[[(0, 1.0), (1, 1.0), (211, 1.0), (2, 1.0)]]).is_err());

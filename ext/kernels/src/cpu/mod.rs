@@ -258,10 +258,6 @@ unsafe impl<T: Send> Send for Output<T> {}
 unsafe impl<T: Send> Sync for Output<T> {}
 
 impl<T> Output<T> {
-    pub fn of(start: *mut T) -> Self {
-        Self(start)
-    }
-
     /// # Safety
     /// `offset` lies within the buffer.
     pub unsafe fn at(self, offset: usize) -> *mut T {

@@ -150,11 +150,7 @@ impl Layer {
                 }
                 let made = last.forward(map)?;
                 match (sum, activation) {
-                    // A part without layers makes the map itself.
-                    (Some(sum), Some(activation)) if sum.shares_numbers(map) => {
-                        sum.add_activated(&made, *activation)
-                    }
-                    (Some(sum), Some(activation)) => sum.into_sum(&made, *activation),
+                    (Some(sum), Some(activation)) => sum.add_activated(&made, *activation),
                     (Some(sum), None) => sum.add(&made),
                     (None, Some(activation)) => made.activated(*activation),
                     (None, None) => Ok(made),
