@@ -33,7 +33,7 @@ pub fn tokenize_ahead<T: Send>(
     compute(range, tokens)
 }
 
-/// `work` on this thread, and `other` on one of its own; after it where there is none to be had.
+/// `work` on this thread, and `other` on another; after it where no thread can be started.
 fn beside<R: Send, S>(other: impl Fn() -> R + Sync, work: impl FnOnce() -> S) -> (S, R) {
     std::thread::scope(|scope| {
         let thread = Builder::new().spawn_scoped(scope, &other);
