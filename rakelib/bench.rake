@@ -112,6 +112,15 @@ namespace :bench do
     ruby "-Ilib", "bench/speech_words.rb"
   end
 
+  desc "Time the encoding of texts beside the tokenizers crate, in one process and on one thread: MODELS="
+  task :tokenizers do
+    require_relative "support/tokenizers"
+    require_relative "../bench/harness/machine"
+    models = ENV["MODELS"]&.split(",") || Tasks::Tokenizers::MODELS
+    puts "#{Bench::Machine.processor}, level #{Bench::Machine.level}"
+    Tasks::Tokenizers.run("time", *Tasks::Tokenizers.paths(models))
+  end
+
   desc "Time our kernels beside candle-nn's, in one release build and run"
   task :kernels do
     sh "cargo", "run", "--release", "-p", "red-candle-engine", "--example", "bench_kernels"

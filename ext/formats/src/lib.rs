@@ -1,5 +1,9 @@
 //! Files and what they hold: the hub and its cache, weights, tokenizers and chat templates, images, audio.
 
+/// Some sources of tests are those of programs too.
+#[cfg(test)]
+extern crate self as formats;
+
 pub mod audio;
 pub mod files;
 pub mod image;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::AddedToken;
 
+use super::direct::Direct;
 use super::segmenter::Segmenter;
 use super::sentence_piece::{self, Built, Unknown};
 use super::special_tokens::{content_of, ROLES};
@@ -177,7 +178,9 @@ impl Parts {
         let post_processor = self.core.get_post_processor().cloned();
         self.core
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
-        Tokenizer {
+        let plain = self.unknown.is_none() && self.segmenter.is_none();
+        let direct = plain.then(|| Direct::new(&self.core)).flatten();
+        let mut tokenizer = Tokenizer {
             shared: Arc::new(Shared {
                 core: self.core,
                 post_processor,
@@ -185,15 +188,18 @@ impl Parts {
                 model_max_length: self.model_max_length,
                 chat_templates: self.chat_templates,
                 source: self.source,
-                bytes: self.bytes,
+                bytes: self.bytes + direct.as_ref().map_or(0, Direct::memory_bytes),
                 one_type: self.one_type,
                 unknown: self.unknown,
                 segmenter: self.segmenter,
+                direct,
             }),
             truncation: None,
             padding: None,
-        }
-        .checked()
+            by_pipeline: false,
+        };
+        tokenizer.read_frames();
+        tokenizer.checked()
     }
 }
 

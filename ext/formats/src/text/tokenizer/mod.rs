@@ -5,6 +5,8 @@
 //! that it can be cancelled and so that a handle with other options costs no copy of the vocabulary.
 
 mod classes;
+mod direct;
+mod encode;
 mod gguf;
 mod guard;
 mod load;
@@ -24,9 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use tokenizers::tokenizer::{
-    Decoder, Model, NormalizedString, OffsetType, PostProcessor, PreTokenizer,
-};
+use tokenizers::tokenizer::{Decoder, PostProcessor};
 use tokenizers::PostProcessorWrapper;
 
 pub use load::TokenizerFiles;
@@ -37,7 +37,7 @@ pub use stream::StreamDecoder;
 pub use token_bytes::{CharacterStream, TokenBytes};
 pub use tokenizers::Encoding;
 
-use guard::Bounded;
+use direct::Direct;
 use segmenter::Segmenter;
 
 use crate::files::hub::Access;
@@ -45,10 +45,6 @@ use crate::files::model_files::{ModelFiles, WeightFiles};
 use crate::text::chat_template::{ChatTemplates, Conversation};
 use crate::weights::Metadata;
 use crate::{CancelToken, Error, Result};
-use base::runtime::stack;
-
-/// A text of this many bytes takes longer than an interrupt may wait.
-const LONG_TEXT: usize = 256 << 10;
 
 /// One text, or two that a model reads together.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +86,8 @@ pub struct Tokenizer {
     shared: Arc<Shared>,
     truncation: Option<Truncation>,
     padding: Option<Padding>,
+    /// Whether texts go through the pipeline though there is a shorter way.
+    by_pipeline: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +106,8 @@ struct Shared {
     unknown: Option<sentence_piece::Unknown>,
     /// In place of how the model cuts texts.
     segmenter: Option<Segmenter>,
+    /// In place of the whole pipeline.
+    direct: Option<Direct>,
 }
 
 impl Tokenizer {
@@ -202,6 +202,24 @@ impl Tokenizer {
             padding,
             ..self.clone()
         }
+    }
+
+    /// The same tokenizer by the pipeline of the `tokenizers` crate, which all others are compared with.
+    pub fn by_pipeline(&self) -> Self {
+        Self {
+            by_pipeline: true,
+            ..self.clone()
+        }
+    }
+
+    /// Whether texts are encoded without the pipeline of the `tokenizers` crate.
+    pub fn is_direct(&self) -> bool {
+        self.direct().is_some()
+    }
+
+    fn direct(&self) -> Option<&Direct> {
+        let direct = self.shared.direct.as_ref();
+        direct.filter(|_| !self.by_pipeline)
     }
 
     pub fn truncation(&self) -> Option<&Truncation> {
@@ -327,6 +345,12 @@ impl Tokenizer {
             .is_special_token(token)
     }
 
+    /// Whether a token is found in texts as it is, before all else.
+    pub fn is_added(&self, token: &str) -> bool {
+        let added = self.shared.core.get_added_vocabulary().get_vocab();
+        added.contains_key(token)
+    }
+
     pub fn vocab(&self, with_added_tokens: bool) -> HashMap<String, u32> {
         self.shared.core.get_vocab(with_added_tokens)
     }
@@ -349,135 +373,6 @@ impl Tokenizer {
     fn decodable(&self, id: u32, skip_special_tokens: bool) -> Option<String> {
         self.id_to_token(id)
             .filter(|token| !skip_special_tokens || !self.is_special(token))
-    }
-
-    fn encode_unpadded(
-        &self,
-        input: Input<'_>,
-        add_special_tokens: bool,
-        detail: Detail,
-        cancel: &CancelToken,
-    ) -> Result<Encoding> {
-        let (first, second) = match input {
-            Input::Single(text) => (text, None),
-            Input::Pair(first, second) => (first, Some(second)),
-        };
-        let mut first = self.encode_text(first, 0, detail, cancel)?;
-        let mut second = second
-            .map(|text| self.encode_text(text, 1, detail, cancel))
-            .transpose()?;
-        if let Some(truncation) = &self.truncation {
-            let added = if add_special_tokens {
-                self.added_tokens(second.is_some())
-            } else {
-                0
-            };
-            truncation.apply(&mut first, second.as_mut(), added)?;
-        }
-        let mut encoding = self.post_process(first, second, add_special_tokens)?;
-        if self.shared.one_type {
-            encoding.set_type_ids(vec![0; encoding.len()]);
-        }
-        Ok(encoding)
-    }
-
-    /// A long text is encoded on a thread that can be left alone: most steps of the pipeline take the text
-    /// as a whole and look at no token.
-    fn encode_text(
-        &self,
-        text: &str,
-        type_id: u32,
-        detail: Detail,
-        cancel: &CancelToken,
-    ) -> Result<Encoding> {
-        if text.len() < LONG_TEXT {
-            return self.encode_whole(text, type_id, detail, cancel);
-        }
-        guard::ensure_room(text)?;
-        let (this, text, part) = (self.clone(), text.to_owned(), cancel.part());
-        let work = move || this.encode_whole(&text, type_id, detail, &part);
-        match stack::apart(stack::ROOMY, None, cancel, work)? {
-            Some(encoding) => encoding,
-            None => Err(Error::Interrupted),
-        }
-    }
-
-    fn encode_whole(
-        &self,
-        text: &str,
-        type_id: u32,
-        detail: Detail,
-        cancel: &CancelToken,
-    ) -> Result<Encoding> {
-        let core = &self.shared.core;
-        let check = || {
-            cancel
-                .check()
-                .map_err(|error| -> tokenizers::Error { Box::new(error) })
-        };
-        let encode = || {
-            check()?;
-            let normalizer = core
-                .get_normalizer()
-                .map(|normalizer| Bounded::new(normalizer, self.source(), text, cancel));
-            let mut pieces = core
-                .get_added_vocabulary()
-                .extract_and_normalize(normalizer.as_ref(), text);
-            if let Some(normalizer) = normalizer {
-                let outcome = normalizer.finish();
-                outcome.map_err(|error| -> tokenizers::Error { Box::new(error) })?;
-            }
-            check()?;
-            if let Some(pre_tokenizer) = core.get_pre_tokenizer() {
-                pre_tokenizer.pre_tokenize(&mut pieces)?;
-            }
-            let tokenize = |piece: &NormalizedString| {
-                check()?;
-                let mut tokens = match &self.shared.segmenter {
-                    Some(segmenter) => segmenter.tokenize(core.get_model(), piece.get())?,
-                    None => core.get_model().tokenize(piece.get())?,
-                };
-                if let Some(unknown) = self.shared.unknown {
-                    for token in tokens.iter_mut().filter(|token| token.id >= unknown.from) {
-                        token.id = unknown.id;
-                    }
-                }
-                Ok(tokens)
-            };
-            match &self.truncation {
-                Some(limit) => {
-                    pieces.tokenize_with_limit(tokenize, limit.max_length, limit.direction)?;
-                }
-                None => pieces.tokenize(tokenize)?,
-            }
-            let offsets = match detail {
-                Detail::Ids => OffsetType::None,
-                Detail::Offsets => OffsetType::Char,
-            };
-            pieces.into_encoding(None, type_id, offsets)
-        };
-        let mut encoding = self.guarded(|| encode().map_err(engine_error))?;
-        if detail == Detail::Ids && type_id != 0 {
-            encoding.set_type_ids(vec![type_id; encoding.len()]);
-        }
-        Ok(encoding)
-    }
-
-    fn post_process(
-        &self,
-        first: Encoding,
-        second: Option<Encoding>,
-        add_special_tokens: bool,
-    ) -> Result<Encoding> {
-        if let Some(processor) = &self.shared.post_processor {
-            let process = || processor.process(first, second, add_special_tokens);
-            return self.guarded(|| process().map_err(engine_error));
-        }
-        let encodings = std::iter::once(first).chain(second).collect();
-        <dyn PostProcessor>::default_process(encodings, add_special_tokens)
-            .map_err(engine_error)?
-            .pop()
-            .ok_or_else(|| Error::Internal("post-processing gave no encoding".to_owned()))
     }
 }
 

@@ -69,6 +69,22 @@ impl Truncation {
         second: Option<&mut Encoding>,
         added: usize,
     ) -> Result<()> {
+        let lengths = (first.len(), second.as_ref().map(|second| second.len()));
+        let (keep_first, keep_second) = self.kept(lengths.0, lengths.1, added)?;
+        cut(first, keep_first, self.direction);
+        if let Some(second) = second {
+            cut(second, keep_second, self.direction);
+        }
+        Ok(())
+    }
+
+    /// How many tokens of each text stay, so that `added` special tokens still fit.
+    pub(super) fn kept(
+        &self,
+        first: usize,
+        second: Option<usize>,
+        added: usize,
+    ) -> Result<(usize, usize)> {
         let Some(room) = self.max_length.checked_sub(added) else {
             return Err(Error::InvalidInput(format!(
                 "a maximum of {} tokens has no room for the {added} special tokens this tokenizer adds: \
@@ -76,15 +92,10 @@ impl Truncation {
                 self.max_length
             )));
         };
-        match second {
-            None => cut(first, room, self.direction),
-            Some(second) => {
-                let (keep_first, keep_second) = self.shares(first.len(), second.len(), room);
-                cut(first, keep_first, self.direction);
-                cut(second, keep_second, self.direction);
-            }
-        }
-        Ok(())
+        Ok(match second {
+            None => (first.min(room), 0),
+            Some(second) => self.shares(first, second, room),
+        })
     }
 
     /// How many tokens of each text of a pair stay. Where the text that should give way can't make

@@ -432,7 +432,7 @@ pub(super) fn append_bytes(token: &str, bytes: &mut Vec<u8>) {
 
 /// Byte-level vocabularies write printable Latin-1 bytes as themselves and shift the others up,
 /// in order, to the characters from U+0100 on.
-fn character_bytes() -> &'static HashMap<char, u8> {
+pub(super) fn character_bytes() -> &'static HashMap<char, u8> {
     static TABLE: OnceLock<HashMap<char, u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut shifted = 0x100u32;

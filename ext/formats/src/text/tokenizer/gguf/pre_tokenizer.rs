@@ -6,6 +6,9 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::PreTokenizerWrapper;
 
+use crate::text::tokenizer::direct::patterns::{
+    BAILING, DIGIT, GPT2, GPT4O, LLAMA3, MINICPM5, QWEN2, QWEN35, SEED, TEKKEN, UP_TO_THREE,
+};
 use crate::text::tokenizer::engine_error;
 use crate::Result;
 
@@ -22,17 +25,8 @@ pub(super) struct Rules {
     pub composes: bool,
 }
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
-const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const KIMI: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
 const JAIS2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s";
 const ASIAN: &str = "[一-鿿㐀-䶿豈-\u{faff}぀-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}เ-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}က-႟ꩠ-ꩿꧠ-\u{a9ff}가-\u{d7af}ᄀ-ᇿ]+";
@@ -87,10 +81,10 @@ impl Rules {
             "hunyuan" | "solar-open" | "grok-2" => PLAIN.with(&[QWEN2]),
             "qwen35" => PLAIN.with(&[QWEN35]).composing(),
             "laguna" => PLAIN.with(&[r"[^\n]+|[\n]+", QWEN2]),
-            "minicpm5" => PLAIN.with(&[r"\p{N}{1,3}", MINICPM5]).ignoring_merges(),
+            "minicpm5" => PLAIN.with(&[UP_TO_THREE, MINICPM5]).ignoring_merges(),
             "exaone-moe" => PLAIN.with(&[EXAONE_MOE]),
             "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone"
-            | "minerva-7b" | "mellum2" => PLAIN.with(&[r"\p{N}", GPT2]),
+            | "minerva-7b" | "mellum2" => PLAIN.with(&[DIGIT, GPT2]),
             "falcon" => PLAIN.with(&[PUNCTUATION_AND_BACKTICKS, GPT2, "[0-9][0-9][0-9]"]),
             "deepseek-llm" => PLAIN.with(&[
                 r"[\r\n]",
@@ -105,10 +99,10 @@ impl Rules {
                 r"\s?\p{L}+",
                 r"\s?\p{P}+",
                 r"[一-龥ࠀ-一가-퟿]+",
-                r"\p{N}",
+                DIGIT,
             ]),
             "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => {
-                PLAIN.with(&[r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3])
+                PLAIN.with(&[UP_TO_THREE, r"[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK3])
             }
             "afmoe" => PLAIN.with(&[THREES, ASIAN, DEEPSEEK3]),
             "youtu" => PLAIN
@@ -119,7 +113,7 @@ impl Rules {
                 .ignoring_merges(),
             "kimi-k2" => PLAIN.with(&[KIMI]),
             "bloom" | "poro-chat" | "gpt3-finnish" => PLAIN.with(&[BLOOM]),
-            "viking" => PLAIN.with(&[BLOOM, r"\p{N}"]),
+            "viking" => PLAIN.with(&[BLOOM, DIGIT]),
             "tekken" => PLAIN.with(&[TEKKEN]).ignoring_merges().adding_bos(),
             "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => PLAIN.with(&[GPT4O]),
             "tiny_aya" | "cohere2moe" => PLAIN.with(&[THREES, GPT4O]),
@@ -128,7 +122,7 @@ impl Rules {
                     r"<sentinel:[0-9]+>",
                     r"IMGIMG[A-I]{1,4}Z",
                     r"[\t\n]|    |  ",
-                    r"\p{N}",
+                    DIGIT,
                     r"[\p{P}!-/:-@\[-`{-~]",
                     GPT2,
                 ])
