@@ -3,8 +3,8 @@
 Candle::Native.complete(:ObjectDetector)
 
 module Candle
-  # Things in images and the boxes around them: DETR, Table Transformer, YOLOS, RT-DETR, RT-DETRv2 and D-FINE. OWL-ViT,
-  # OWLv2, Grounding DINO and MM Grounding DINO find things that a call names.
+  # Things in images and the boxes around them: DETR, Table Transformer, YOLOS, RT-DETR, RT-DETRv2, D-FINE and
+  # PP-DocLayout (V2 to V4). OWL-ViT, OWLv2, Grounding DINO and MM Grounding DINO find things that a call names.
   #
   # @example
   #   detector = Candle::ObjectDetector.from_pretrained("spec/fixtures/tiny/yolos")
@@ -22,7 +22,8 @@ module Candle
     #   one text; what it finds has the label that its best token belongs to
     # @param threshold [Float] things whose score is not above it are left out
     # @return [Array<Hash>, Array<Array<Hash>>] `{label:, score:, box: {xmin:, ymin:, xmax:, ymax:}}`, best first, boxes
-    #   in pixels of the image; they may reach beyond it. One list for an image, one per image for an Array
+    #   in pixels of the image; they may reach beyond it. PP-DocLayout's are in the order in which the page is read. One
+    #   list for an image, one per image for an Array
     # @raise [InvalidInputError] for what isn't an image, naming its index
     # @raise [ArgumentError] for labels that the model does not have, without the labels that it needs, and for a
     #   threshold outside of 0..1

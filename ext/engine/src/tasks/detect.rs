@@ -117,8 +117,8 @@ impl DetectModel {
         &self.labels
     }
 
-    /// The things of each picture whose score is above the threshold, best first. `first` is what errors call the
-    /// first picture.
+    /// The things of each picture whose score is above the threshold, best first, or those of a page in the order
+    /// in which it is read. `first` is what errors call the first picture.
     pub fn detect(
         &self,
         pictures: &[Picture],
@@ -220,9 +220,16 @@ impl DetectModel {
             (width, height) = (width.max(height), width.max(height));
         }
         let above = scored.into_iter().filter(|&(score, ..)| score > threshold);
-        let things = above.filter_map(|(score, query, label)| {
+        let above: Vec<_> = above.collect();
+        let mut chosen: Vec<usize> = above.iter().map(|&(_, query, _)| query).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        let places = predictions.order.as_ref().map(|order| order.of(&chosen));
+        let things = above.into_iter().filter_map(|(score, query, label)| {
             let [x, y, wide, high] = *predictions.boxes.get(query)?;
-            Some(Detection {
+            let place = places.as_ref().zip(chosen.binary_search(&query).ok());
+            let place = place.map(|(places, at)| places[at]);
+            let thing = Detection {
                 label,
                 score,
                 corners: [
@@ -231,11 +238,12 @@ impl DetectModel {
                     (x + 0.5 * wide) * width,
                     (y + 0.5 * high) * height,
                 ],
-            })
+            };
+            Some((place, thing))
         });
         let mut things: Vec<_> = things.collect();
-        things.sort_by(|a, b| b.score.total_cmp(&a.score));
-        things
+        things.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.score.total_cmp(&a.1.score)));
+        things.into_iter().map(|(_, thing)| thing).collect()
     }
 }
 

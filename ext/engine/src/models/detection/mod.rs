@@ -7,7 +7,12 @@ mod distribution;
 pub mod grounded;
 pub mod levels;
 pub mod open;
+mod page_masks;
+mod page_order;
+mod page_quads;
+mod proposals;
 mod pyramid;
+mod reading_order;
 mod rt_detr;
 mod tokens;
 
@@ -22,6 +27,8 @@ pub use deformable::numbers;
 use formats::files::raw_config::{RawConfig, LAYERS};
 use formats::image::View;
 use formats::weights::WeightSource;
+pub use page_order::PageOrder;
+use reading_order::ReadingOrder;
 use rt_detr::{rows_of_four, sigmoid, Each};
 
 /// The `model_type`s of detectors, beside those that are vision towers.
@@ -31,6 +38,9 @@ pub const TYPES: &[&str] = &[
     "rt_detr",
     "rt_detr_v2",
     "d_fine",
+    "pp_doclayout_v2",
+    "pp_doclayout_v3",
+    "pp_doclayout_v4",
 ];
 
 /// The same of detectors that find what a call names.
@@ -42,6 +52,8 @@ pub const GROUNDED_TYPES: &[&str] = &["grounding-dino", "mm-grounding-dino"];
 #[derive(Debug)]
 pub struct Detector {
     model: Model,
+    /// Of pages.
+    order: Option<ReadingOrder>,
     family: String,
     device: Device,
     dtype: DType,
@@ -63,6 +75,8 @@ pub struct Predictions {
     pub classes: usize,
     /// The centre and the size of each, as parts of the picture's.
     pub boxes: Vec<[f32; 4]>,
+    /// The order in which a page is read.
+    pub order: Option<PageOrder>,
 }
 
 /// How logits become scores.
@@ -80,6 +94,7 @@ impl Predictions {
             classes: logits.dim(1)?,
             logits: numbers(logits)?,
             boxes,
+            order: None,
         })
     }
 
@@ -105,9 +120,8 @@ impl Detector {
             "detr" | "table-transformer" => {
                 Model::Queries(detr::Detr::load(raw, &modules, cancel)?)
             }
-            "rt_detr" | "rt_detr_v2" | "d_fine" => {
-                Model::Places(rt_detr::RtDetr::load(raw, &modules, cancel)?)
-            }
+            "rt_detr" | "rt_detr_v2" | "d_fine" | "pp_doclayout_v2" | "pp_doclayout_v3"
+            | "pp_doclayout_v4" => Model::Places(rt_detr::RtDetr::load(raw, &modules, cancel)?),
             other => {
                 let found = ("model_type", other);
                 return Err(crate::models::families::unknown(
@@ -118,8 +132,16 @@ impl Detector {
                 ));
             }
         };
+        let order = match &model {
+            Model::Places(model) if modules.has("reading_order") => {
+                let counts = (model.classes(), model.queries());
+                Some(ReadingOrder::load(raw, &modules, counts, cancel)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             model,
+            order,
             family: family.to_owned(),
             device: device.clone(),
             dtype,
@@ -169,16 +191,23 @@ impl Detector {
             Model::Queries(model) => model.list(&mut inventory)?,
             Model::Places(model) => model.list(&mut inventory)?,
         }
+        if let Some(order) = &self.order {
+            order.list(&mut inventory)?;
+        }
         inventory.add_rows("activation", &self.device)?;
         Ok(inventory)
     }
 
     pub fn forward(&self, view: &View, cancel: &CancelToken) -> Result<Predictions> {
         let map = || FeatureMap::of_view(view, (&self.device, self.dtype));
-        match &self.model {
+        let found = match &self.model {
             Model::Tokens(model) => model.forward(view, cancel),
             Model::Queries(model) => model.forward(&map()?, cancel),
             Model::Places(model) => model.forward(&map()?, cancel),
+        }?;
+        match &self.order {
+            Some(order) => order.arrange(found, (&self.device, self.dtype), cancel),
+            None => Ok(found),
         }
     }
 }

@@ -86,6 +86,7 @@ impl OpenHeads {
             boxes: boxes.collect(),
             classes: queries.len(),
             logits: self.logits(&x, queries)?,
+            order: None,
         })
     }
 

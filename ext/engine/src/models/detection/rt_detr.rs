@@ -5,6 +5,9 @@ use candle_core::Tensor;
 use super::attention::{placed, residual, Attention, Mlp, Order};
 use super::deformable::{numbers, Deformable, Levels, Reach, Settings};
 use super::distribution::Distributions;
+use super::page_masks::PageMasks;
+use super::page_quads::{self, PageQuads};
+use super::proposals::{anchors, Proposals};
 use super::pyramid::Pyramid;
 use super::{count, layers, size, Predictions};
 use crate::models::config::activation;
@@ -28,19 +31,9 @@ pub struct RtDetr {
     decoder: Vec<DecoderLayer>,
     positions: Mlp,
     refinement: Refinement,
+    /// Of pages, beside a finer map of the backbone (PP-DocLayoutV3).
+    masks: Option<PageMasks>,
     width: usize,
-}
-
-/// What makes queries of places.
-#[derive(Debug)]
-struct Proposals {
-    linear: Linear,
-    norm: Norm,
-    scores: Linear,
-    boxes: Mlp,
-    count: usize,
-    /// Instead of the places themselves.
-    learned: Option<Tensor>,
 }
 
 #[derive(Debug)]
@@ -64,12 +57,14 @@ enum Beside {
 /// How boxes get better from layer to layer.
 #[derive(Debug)]
 enum Refinement {
-    /// What each layer adds to them, and its classes.
+    /// What each layer adds to them, or the only head for all of them, and the classes of the last.
     Boxes {
         boxes: Vec<Mlp>,
-        classes: Linear,
+        classes: Box<Linear>,
     },
     Distributions(Box<Distributions>),
+    /// Of four corners (PP-DocLayoutV4).
+    Quads(Box<PageQuads>),
 }
 
 impl RtDetr {
@@ -86,16 +81,30 @@ impl RtDetr {
         let backbone = Backbone::load(Some(&config), &body.at("backbone.model"), cancel)?;
         let wanted = backbone.wanted(Some(&config))?;
         let all = backbone.channels();
+        let masked = body.has("mask_query_head");
+        let (finest, read) = match wanted.split_first() {
+            Some((&finest, others)) if masked => (finest, others),
+            _ => (0, &wanted[..]),
+        };
         let mut into = Vec::new();
-        for (number, &stage) in wanted.iter().enumerate() {
+        for (number, &stage) in read.iter().enumerate() {
             let modules = body.at(format!("encoder_input_proj.{number}"));
             let of = Convolution::new("0", "1", None);
             into.push(Layer::load(&modules, all[stage], of)?.0);
         }
-        let pyramid = Pyramid::load(raw, &body.at("encoder"), wanted.len(), cancel)?;
-        let width = size(raw, "d_model", 256, WIDTH)?;
-        let (out, levels) = projections(raw, &body, (pyramid.width(), width), wanted.len())?;
+        let pyramid = Pyramid::load(raw, &body.at("encoder"), read.len(), cancel)?;
+        let width = raw.opt_usize_in(["d_model", "hidden_size"], WIDTH)?;
+        let width = width.unwrap_or(256);
+        let (out, levels) = projections(raw, &body, (pyramid.width(), width), read.len())?;
+        let masks = if masked {
+            let maps = (all[finest], read.len(), pyramid.width());
+            Some(PageMasks::load(raw, &body, maps, width)?)
+        } else {
+            None
+        };
         let decoder = body.at("decoder");
+        let quads = PageQuads::are_in(&body);
+        let box_size = if quads { page_quads::SIZE } else { 4 };
         let shape = DecoderShape::read(raw, width, levels)?;
         Ok(Self {
             backbone,
@@ -103,12 +112,17 @@ impl RtDetr {
             into,
             pyramid,
             out,
-            proposals: Proposals::load(raw, &body, &shape)?,
+            proposals: Proposals::load(raw, &body, (width, shape.epsilon), box_size)?,
             decoder: layers(raw, "decoder_layers", 6, cancel, |number| {
                 DecoderLayer::load(&decoder.at(format!("layers.{number}")), &shape)
             })?,
-            positions: Mlp::numbered(&decoder.at("query_pos_head"), 4, Activation::Relu)?,
-            refinement: Refinement::load(raw, modules, width)?,
+            positions: Mlp::numbered(&decoder.at("query_pos_head"), box_size, Activation::Relu)?,
+            refinement: if quads {
+                Refinement::Quads(Box::new(PageQuads::load(raw, &body, width)?))
+            } else {
+                Refinement::load(raw, modules, width)?
+            },
+            masks,
             width,
         })
     }
@@ -122,7 +136,11 @@ impl RtDetr {
     }
 
     pub fn classes(&self) -> usize {
-        self.proposals.scores.outputs()
+        self.proposals.classes()
+    }
+
+    pub fn queries(&self) -> usize {
+        self.proposals.queries()
     }
 
     pub fn list(&self, inventory: &mut Inventory) -> Result<()> {
@@ -135,22 +153,29 @@ impl RtDetr {
             .iter()
             .try_for_each(|layer| layer.list(inventory))?;
         self.positions.list(inventory)?;
+        if let Some(masks) = &self.masks {
+            masks.list(inventory)?;
+        }
         match &self.refinement {
             Refinement::Boxes { boxes, classes } => {
                 boxes.iter().try_for_each(|mlp| mlp.list(inventory))?;
                 inventory.add_linear(classes)
             }
             Refinement::Distributions(own) => own.list(inventory),
+            Refinement::Quads(own) => own.list(inventory),
         }
     }
 
     pub fn forward(&self, image: &FeatureMap, cancel: &CancelToken) -> Result<Predictions> {
         let maps = self.backbone.forward(image, &self.wanted, cancel)?;
-        let maps = self.into.iter().zip(&maps);
+        let finer = maps.len().saturating_sub(self.into.len());
+        let (fine, maps) = maps.split_at(finer);
+        let maps = self.into.iter().zip(maps);
         let maps: Vec<_> = maps
             .map(|(layer, map)| layer.forward(map))
             .collect::<Result<_>>()?;
         let maps = self.pyramid.forward(&maps, cancel)?;
+        let seen = maps.clone();
         let coarsest = maps.last().cloned();
         let maps = maps
             .into_iter()
@@ -166,20 +191,30 @@ impl RtDetr {
             rows: Tensor::cat(&rows, 0)?.contiguous()?,
             sizes: levels.iter().map(FeatureMap::size).collect(),
         };
-        let (mut x, logits) = self.proposals.choose(&levels)?;
+        if let Refinement::Quads(quads) = &self.refinement {
+            return self.quads(quads, &levels, cancel);
+        }
+        let (mut x, logits) = self.proposals.choose(&levels, &anchors(&levels.sizes))?;
         let mut boxes = logits.map_each(sigmoid);
+        if let (Some(masks), Some(fine)) = (&self.masks, fine.first()) {
+            let begun = masks.boxes(&x, &seen, fine)?;
+            boxes = begun.map_or(boxes, |begun| begun.map_each(|at| sigmoid(inverse(at))));
+        }
         match &self.refinement {
             Refinement::Boxes {
                 boxes: heads,
                 classes,
             } => {
-                for (layer, head) in self.decoder.iter().zip(heads) {
+                for (layer, head) in self.decoder.iter().zip(heads.iter().cycle()) {
                     cancel.check()?;
                     x = layer.forward(&x, &self.placed(&boxes, &x, None)?, &boxes, &levels)?;
                     let added = rows_of_four(&head.forward(&x)?)?;
                     boxes = boxes.zip_each(&added, |at, added| sigmoid(added + inverse(at)));
                 }
-                Predictions::new(&classes.forward(&x)?, boxes)
+                match &self.masks {
+                    Some(masks) => masks.predictions(&x, classes, boxes),
+                    None => Predictions::new(&classes.forward(&x)?, boxes),
+                }
             }
             Refinement::Distributions(own) => {
                 let mut state = None;
@@ -198,12 +233,37 @@ impl RtDetr {
                 }
                 own.predictions(&x, boxes, state.as_ref())
             }
+            Refinement::Quads(_) => Err(Error::Internal("quads among boxes".into())),
         }
     }
 
+    fn quads(
+        &self,
+        quads: &PageQuads,
+        levels: &Levels,
+        cancel: &CancelToken,
+    ) -> Result<Predictions> {
+        let anchors = page_quads::anchors(&levels.sizes);
+        let (mut x, logits) = self.proposals.choose(levels, &anchors)?;
+        let mut corners: Vec<_> = logits.iter().map(|quad| quad.map(sigmoid)).collect();
+        for (number, layer) in self.decoder.iter().enumerate() {
+            cancel.check()?;
+            let boxes: Vec<_> = corners.iter().map(page_quads::reach).collect();
+            let positions = self.placed(&corners, &x, None)?;
+            x = layer.forward(&x, &positions, &boxes, levels)?;
+            corners = quads.refine(number, &x, &corners)?;
+        }
+        quads.predictions(&x, &corners)
+    }
+
     /// What boxes become beside queries.
-    fn placed(&self, boxes: &[[f32; 4]], like: &Tensor, limit: Option<f32>) -> Result<Tensor> {
-        let boxes = Tensor::from_slice(&boxes.concat(), (boxes.len(), 4), like.device())?;
+    fn placed<const N: usize>(
+        &self,
+        boxes: &[[f32; N]],
+        like: &Tensor,
+        limit: Option<f32>,
+    ) -> Result<Tensor> {
+        let boxes = Tensor::from_slice(&boxes.concat(), (boxes.len(), N), like.device())?;
         let positions = self.positions.forward(&boxes.to_dtype(like.dtype())?)?;
         match limit {
             Some(most) => {
@@ -296,106 +356,6 @@ fn projections(
     Ok((out, levels))
 }
 
-impl Proposals {
-    fn load(raw: &RawConfig, body: &Modules<'_>, shape: &DecoderShape) -> Result<Self> {
-        let width = shape.width;
-        let count = count(raw, "num_queries", 300)?;
-        let boxes = Mlp::numbered(&body.at("enc_bbox_head"), width, Activation::Relu)?;
-        super::check_outputs(body, &boxes, 4)?;
-        let learned = raw.opt_bool("learn_initial_query")?.unwrap_or(false);
-        Ok(Self {
-            linear: body.sized_linear("enc_output.0", width, width)?,
-            norm: body.layer_norm("enc_output.1", width, shape.epsilon)?,
-            scores: body.linear("enc_score_head", width)?,
-            boxes,
-            count,
-            learned: if learned {
-                Some(body.shaped("weight_embedding.weight", &[count, width])?)
-            } else {
-                None
-            },
-        })
-    }
-
-    fn list(&self, inventory: &mut Inventory) -> Result<()> {
-        inventory.add_linear(&self.linear)?;
-        inventory.add_linear(&self.scores)?;
-        inventory.add_norm(&self.norm)?;
-        if let Some(learned) = &self.learned {
-            inventory.add_tensor(learned);
-        }
-        self.boxes.list(inventory)
-    }
-
-    /// The best places, and their boxes before the sigmoid.
-    fn choose(&self, levels: &Levels) -> Result<(Tensor, Vec<[f32; 4]>)> {
-        let anchors = anchors(&levels.sizes);
-        check_places(anchors.len(), self.count)?;
-        let rows = &levels.rows;
-        let valid = anchors
-            .iter()
-            .map(|anchor| f32::from(u8::from(anchor.is_some())));
-        let valid = Tensor::from_vec(valid.collect::<Vec<_>>(), (anchors.len(), 1), rows.device())?;
-        let memory = elementwise::multiply(rows, &valid.to_dtype(rows.dtype())?)?;
-        let memory = self.norm.forward(&self.linear.forward(&memory)?)?;
-        let scores = numbers(&self.scores.forward(&memory)?)?;
-        let classes = self.scores.outputs().max(1);
-        let best = scores
-            .chunks_exact(classes)
-            .map(|row| row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-        let chosen = largest(best, self.count);
-        let places = Tensor::from_slice(&chosen, chosen.len(), rows.device())?;
-        let memory = memory.index_select(&places, 0)?;
-        let added = rows_of_four(&self.boxes.forward(&memory)?)?;
-        let logits = chosen.iter().zip(&added).map(|(&at, added)| {
-            let anchor = anchors[at as usize].unwrap_or([f32::MAX; 4]);
-            std::array::from_fn(|axis| anchor[axis] + added[axis])
-        });
-        let queries = self.learned.clone().unwrap_or(memory);
-        Ok((queries, logits.collect()))
-    }
-}
-
-/// An error where there are fewer places than a model chooses.
-pub(super) fn check_places(places: usize, wanted: usize) -> Result<()> {
-    if places >= wanted {
-        return Ok(());
-    }
-    Err(Error::InvalidInput(format!(
-        "the image became {places} places, of which the model chooses {wanted}: its preprocessor_config.json belongs \
-         to another model"
-    )))
-}
-
-/// The places of the largest numbers, the largest first.
-pub(super) fn largest(numbers: impl Iterator<Item = f32>, count: usize) -> Vec<u32> {
-    let mut order: Vec<(f32, u32)> = numbers.zip(0..).collect();
-    order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    order.iter().take(count).map(|&(_, at)| at).collect()
-}
-
-/// Boxes in the middle of all places, before the sigmoid; `None` for those too near to an edge.
-pub(super) fn anchors(sizes: &[(usize, usize)]) -> Vec<Option<[f32; 4]>> {
-    const SIZE: f32 = 0.05;
-    const LEAST: f32 = 1e-2;
-    let mut anchors = Vec::new();
-    for (level, &(height, width)) in sizes.iter().enumerate() {
-        let edge = SIZE * 2f32.powi(level as i32);
-        for y in 0..height {
-            for x in 0..width {
-                let (x, y) = (
-                    (x as f32 + 0.5) / width as f32,
-                    (y as f32 + 0.5) / height as f32,
-                );
-                let anchor = [x, y, edge, edge];
-                let valid = anchor.iter().all(|&at| at > LEAST && at < 1.0 - LEAST);
-                anchors.push(valid.then(|| anchor.map(|at| (at / (1.0 - at)).ln())));
-            }
-        }
-    }
-    anchors
-}
-
 impl DecoderLayer {
     fn load(modules: &Modules<'_>, shape: &DecoderShape) -> Result<Self> {
         let width = shape.width;
@@ -478,6 +438,16 @@ impl Refinement {
             let own = Distributions::load(raw, &decoder, &heads, width)?;
             return Ok(Self::Distributions(Box::new(own)));
         }
+        if !heads.has("bbox_embed.0") {
+            let body = modules.at("model");
+            let of = body.at("decoder.bbox_embed|enc_bbox_head");
+            let head = Mlp::numbered(&of, width, Activation::Relu)?;
+            super::check_outputs(&of, &head, 4)?;
+            return Ok(Self::Boxes {
+                boxes: vec![head],
+                classes: Box::new(body.linear("decoder.class_embed|enc_score_head", width)?),
+            });
+        }
         let count = count(raw, "decoder_layers", 6)?;
         let mut boxes = Vec::new();
         for number in 0..count {
@@ -489,7 +459,7 @@ impl Refinement {
         let last = format!("class_embed.{}", count.saturating_sub(1));
         Ok(Self::Boxes {
             boxes,
-            classes: heads.linear(&last, width)?,
+            classes: Box::new(heads.linear(&last, width)?),
         })
     }
 }

@@ -10,7 +10,8 @@ use candle_core::{DType, Device, Tensor};
 use super::attention::{divisors, turns, Mlp, Order, Sizes, TEMPERATURE};
 use super::deformable::{numbers, Levels, Reach, Settings};
 use super::levels::{centres, level_positions, Projection};
-use super::rt_detr::{anchors, check_places, largest, rows_of_four, sigmoid, Each};
+use super::proposals::{anchors, check_places, largest};
+use super::rt_detr::{rows_of_four, sigmoid, Each};
 use super::{count, layers, size, Predictions};
 use crate::models::config::activation;
 use crate::models::convolutional::Backbone;
@@ -254,6 +255,7 @@ impl Grounded {
             logits: self.likeness.of(&x, tokens)?,
             classes: tokens.dim(0)?,
             boxes,
+            order: None,
         })
     }
 
