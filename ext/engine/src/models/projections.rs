@@ -66,7 +66,7 @@ impl Parameters<'_> {
         let places = [Part::Query, Part::Key, Part::Value].map(|part| part.at(layer));
         let mut blocks = false;
         for (place, outputs) in places.into_iter().zip(widths) {
-            blocks |= self.blocks(place, &[outputs, hidden])?.is_some();
+            blocks |= self.keeps(place, &[outputs, hidden])?;
         }
         if join == Join::Dense && !blocks {
             return Projection::fused(dense()?, &widths);
@@ -108,8 +108,7 @@ impl Parameters<'_> {
         if self.has(parts.gate) {
             let width = self.outputs(parts.gate)?;
             let shape = [width, hidden];
-            let blocks = self.blocks(parts.gate, &shape)?.is_some()
-                || self.blocks(parts.up, &shape)?.is_some();
+            let blocks = self.keeps(parts.gate, &shape)? || self.keeps(parts.up, &shape)?;
             if join == Join::Never || blocks {
                 return Projection::split(vec![
                     self.linear(parts.gate, hidden, width)?,

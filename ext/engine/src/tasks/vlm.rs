@@ -32,6 +32,8 @@ use super::vision::{self, Picture, VisionTower};
 
 /// Stands where the number of an image will (MiniCPM-V).
 const NUMBERED: &str = "<image_id></image_id>";
+/// Stands where the number of a video will.
+const NUMBERED_VIDEO: &str = "<image_id>video</image_id>";
 /// Images that were looked at last are kept up to this many bytes of rows.
 const KEPT_BYTES: usize = 256 << 20;
 
@@ -326,13 +328,8 @@ impl ImageEncoder {
             }
             Spelling::Enclosed { .. } => format!("{start}{marker}{end}"),
             Spelling::Slices => {
-                let slices = format!("<slice>{marker}</slice>").repeat(columns);
-                let lines = vec![slices; rows].join("\n");
-                let counted = match &self.tower {
-                    ImageTower::Own(processor, _) if processor.counts_images() => NUMBERED,
-                    _ => "",
-                };
-                format!("{counted}<image>{marker}</image>{lines}")
+                let counted = if self.counts() { NUMBERED } else { "" };
+                format!("{counted}{}", sliced(marker, (columns, rows)))
             }
             Spelling::Pattern(pattern) => pattern.spelling(marker, markers),
             Spelling::Places => {
@@ -377,6 +374,11 @@ impl ImageEncoder {
         }
     }
 
+    /// Whether prompts count images and videos.
+    fn counts(&self) -> bool {
+        matches!(&self.tower, ImageTower::Own(processor, _) if processor.counts_images())
+    }
+
     /// Whether prompts have no other special tokens than those that images bring (PaliGemma).
     pub fn is_prefix(&self) -> bool {
         self.config.spelling == Spelling::Prefix
@@ -394,14 +396,7 @@ impl ImageEncoder {
                 None => prompt.to_owned(),
             },
             Spelling::Between(around) => apart(&prompt.replace(&around.repeat(2), around), around),
-            Spelling::Slices => {
-                let mut pieces = prompt.split(NUMBERED);
-                let mut numbered = pieces.next().unwrap_or_default().to_owned();
-                for (number, piece) in pieces.enumerate() {
-                    numbered.push_str(&format!("<image_id>{number}</image_id>{piece}"));
-                }
-                numbered
-            }
+            Spelling::Slices => numbered(&numbered(prompt, NUMBERED), NUMBERED_VIDEO),
             _ => prompt.to_owned(),
         }
     }
@@ -432,6 +427,23 @@ fn begin(tokenizer: &Tokenizer, source: &dyn WeightSource) -> Result<String> {
         let reason = "its tokenizer has no bos_token, which stands behind the images of a prompt";
         Error::unsupported(&source.file(""), reason)
     })
+}
+
+/// The whole of a picture, and its slices line by line (MiniCPM-V).
+fn sliced(marker: &str, (columns, rows): (usize, usize)) -> String {
+    let slices = format!("<slice>{marker}</slice>").repeat(columns);
+    let lines = vec![slices; rows].join("\n");
+    format!("<image>{marker}</image>{lines}")
+}
+
+/// `prompt` with a number for each place of one.
+fn numbered(prompt: &str, place: &str) -> String {
+    let mut pieces = prompt.split(place);
+    let mut numbered = pieces.next().unwrap_or_default().to_owned();
+    for (number, piece) in pieces.enumerate() {
+        numbered.push_str(&format!("<image_id>{number}</image_id>{piece}"));
+    }
+    numbered
 }
 
 /// `prompt` with a space behind each of some tokens that a word follows.

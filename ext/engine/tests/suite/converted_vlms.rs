@@ -15,7 +15,7 @@ use super::weight_files::Folder;
 
 /// Whether the file of the tower says all of how the fixture prepares images. Others have a `preprocessor_config.json`
 /// beside them.
-const MODELS: [(&str, bool); 15] = [
+const MODELS: [(&str, bool); 18] = [
     ("internvl", true),
     ("llava-pixtral", true),
     ("mistral3", true),
@@ -31,6 +31,9 @@ const MODELS: [(&str, bool); 15] = [
     ("qwen3_vl_moe", false),
     ("qwen3_5", false),
     ("qwen3_5_moe", false),
+    ("gemma4", false),
+    ("gemma4-both", false),
+    ("minicpmv4_6", false),
 ];
 
 fn checkpoint_tensors(name: &str) -> HashMap<String, Vec<f32>> {
@@ -118,6 +121,22 @@ fn hostile_metadata_of_towers_are_errors() {
         ("llama4", "projector.scale_factor", number(65)),
         ("glm4v", "spatial_merge_size", number(0)),
         ("paddleocr_vl", "block_count", number(40_000_000)),
+        ("gemma4", "projector.scale_factor", number(0)),
+        ("gemma4", "attention.head_count", number(3)),
+        ("gemma4", "patch_size", number(5)),
+        ("gemma4", "block_count", number(3)),
+        ("minicpmv4_6", "projector.scale_factor", number(3)),
+        ("minicpmv4_6", "attention.head_count", number(0)),
+        (
+            "minicpmv4_6",
+            "wa_layer_indexes",
+            json!(["array int32", [-1]]),
+        ),
+        (
+            "minicpmv4_6",
+            "wa_layer_indexes",
+            json!(["array int32", [40]]),
+        ),
     ];
     for (name, key, value) in changes {
         let mut changed = json!({});
@@ -134,10 +153,7 @@ fn hostile_metadata_of_towers_are_errors() {
 
 #[test]
 fn projectors_that_are_not_supported_yet_are_refused_with_the_reason() {
-    for (projector, reason) in [
-        ("gemma4v", "read from safetensors files only"),
-        ("gemma3nv", "MobileNetV5"),
-    ] {
+    for (projector, reason) in [("gemma3nv", "MobileNetV5"), ("deepseekocr2", "SAM's")] {
         let changes = json!({"clip.projector_type": ["string", projector]});
         let error = open(&files("internvl", true, &changes)).err().unwrap();
         assert!(

@@ -350,13 +350,6 @@ fn types_that_are_not_supported_yet_are_refused_with_the_reason() {
     for error in [of_images, of_texts] {
         assert!(refusal("deepseek_ocr2", error).contains("SAM's"));
     }
-    for (model_type, reason) in [
-        ("pp_doclayout_v2", "the reading order"),
-        ("pp_doclayout_v3", "masks"),
-        ("pp_doclayout_v4", "the reading order"),
-    ] {
-        assert!(refusal(model_type, of_images).contains(reason));
-    }
     // Of a type without a reason of its own, too, texts alone are told.
     assert!(refusal("aria", of_images).contains("Its texts run as a language model. "));
 }

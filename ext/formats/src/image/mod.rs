@@ -13,6 +13,7 @@ mod resample;
 mod size;
 mod slices;
 mod smooth;
+mod stacks;
 mod target_config;
 mod tiles;
 mod usual;

@@ -1,7 +1,5 @@
 //! What a checkpoint's `preprocessor_config.json` makes of a picture.
 
-use serde_json::Value;
-
 use super::canvas;
 use super::flexible;
 use super::page::{self, Page};
@@ -10,8 +8,8 @@ use super::size::Target;
 use super::slices;
 use super::smooth::Planes;
 use super::target_config::{
-    bounded, convnext, detr, edge_of, edges, frame_pixels, in_multiples, longest, nearest,
-    patch_blocks, pixels, target, target_of, target_of_crop, whole_patches,
+    bounded, channels, convnext, detr, edge_of, edges, frame_pixels, in_multiples, longest,
+    nearest, patch_blocks, pixels, target, target_of, target_of_crop, whole_patches,
 };
 use super::tiles::{self, Tiling, Views};
 use super::usual::Usual;
@@ -57,6 +55,8 @@ enum Resizing {
     Bytes,
     /// Kept (DINOv3).
     Numbers,
+    /// Kept, as far as bytes go (PP-DocLayoutV4).
+    Clamped,
     /// Kept, less the mean of the picture and divided by its deviation (Pix2Struct).
     Standardized,
     /// Kept, of a picture that is black to the right and below until it is a square (OWLv2).
@@ -171,13 +171,22 @@ impl Processor {
             })?,
         };
         // These have no processor of Pillow's.
-        let torch = matches!(kind, "Cohere2Vision" | "Lfm2Vl" | "Llama4" | "Sam2");
+        let page = kind.starts_with("PPDocLayout");
+        let torch = page || matches!(kind, "Cohere2Vision" | "Lfm2Vl" | "Llama4" | "Sam2");
         if torch && !matches!(filter, Filter::Bilinear | Filter::Bicubic) {
             let reason = format!(
                 "the image processor {kind:?} resamples bilinearly or bicubically, not by {filter:?}"
             );
             return Err(Error::unsupported(raw.file(), reason));
         }
+        let filter = match filter {
+            Filter::Bicubic if page => Filter::FourPlaces,
+            Filter::Bilinear if page => {
+                let reason = format!("the image processor {kind:?} resamples bicubically");
+                return Err(Error::unsupported(raw.file(), reason));
+            }
+            other => other,
+        };
         let mean = channels(raw, "image_mean")?.unwrap_or(usual.mean);
         let deviation = channels(raw, "image_std")?.unwrap_or(usual.deviation);
         if deviation.contains(&0.0) {
@@ -217,6 +226,7 @@ impl Processor {
             },
             resizing: match kind {
                 "DINOv3ViT" => Resizing::Numbers,
+                "PPDocLayoutV4" => Resizing::Clamped,
                 "Pix2Struct" if normalizes => Resizing::Standardized,
                 "Pix2Struct" => Resizing::Numbers,
                 "Owlv2" => Resizing::Smoothed {
@@ -373,7 +383,12 @@ impl Processor {
                 Planes::smoothed(&square, size, cancel)?
             }
             Resizing::Smoothed { squares: false } => Planes::smoothed(image, size, cancel)?,
-            _ => Planes::resized(image, size, self.filter, cancel)?,
+            Resizing::Clamped => {
+                Planes::resized(image, size, self.filter, cancel)?.clamped(0.0, 255.0)
+            }
+            Resizing::Bytes | Resizing::Numbers | Resizing::Standardized => {
+                Planes::resized(image, size, self.filter, cancel)?
+            }
         };
         let planes = match self.crop {
             Some((width, height)) => planes.centred(width, height),
@@ -564,22 +579,4 @@ fn centred(image: &Image, width: usize, height: usize) -> Result<Image> {
     };
     let image = padded.as_ref().unwrap_or(image);
     Ok(image.crop((wide - width) / 2, (high - height) / 2, width, height))
-}
-
-/// Three numbers, or one for all.
-fn channels(raw: &RawConfig, key: &str) -> Result<Option<[f64; CHANNELS]>> {
-    if matches!(raw.get(key), Some(Value::Number(_))) {
-        return Ok(raw.opt_f64(key)?.map(|number| [number; CHANNELS]));
-    }
-    match raw.opt_numbers(key)? {
-        None => Ok(None),
-        Some(numbers) => <[f64; CHANNELS]>::try_from(numbers)
-            .map(Some)
-            .map_err(|numbers| {
-                Error::corrupt(
-                    raw.file(),
-                    format!("{key:?} has {} numbers for 3 channels", numbers.len()),
-                )
-            }),
-    }
 }

@@ -16,6 +16,8 @@ pub enum Filter {
     Bicubic,
     Box,
     Hamming,
+    /// Of torch, which then looks at four places however far it shrinks. No file has a number for it.
+    FourPlaces,
 }
 
 impl Filter {
@@ -36,7 +38,7 @@ impl Filter {
         match self {
             Self::Nearest | Self::Box => 0.5,
             Self::Bilinear | Self::Hamming => 1.0,
-            Self::Bicubic => 2.0,
+            Self::Bicubic | Self::FourPlaces => 2.0,
             Self::Lanczos => 3.0,
         }
     }
@@ -56,13 +58,13 @@ impl Filter {
                 let angle = x * std::f64::consts::PI;
                 angle.sin() / angle * (0.54 + 0.46 * angle.cos())
             }
-            Self::Bicubic => {
-                const A: f64 = -0.5;
+            Self::Bicubic | Self::FourPlaces => {
+                let a = if self == Self::Bicubic { -0.5 } else { -0.75 };
                 let x = x.abs();
                 if x < 1.0 {
-                    ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+                    ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
                 } else if x < 2.0 {
-                    (((x - 5.0) * x + 8.0) * x - 4.0) * A
+                    (((x - 5.0) * x + 8.0) * x - 4.0) * a
                 } else {
                     0.0
                 }
@@ -86,6 +88,9 @@ impl Filter {
     /// of that one and those that follow.
     pub fn windows(self, from: usize, to: usize) -> Vec<(usize, Vec<f64>)> {
         let scale = from as f64 / to as f64;
+        if self == Self::FourPlaces {
+            return (0..to).map(|place| self.four(place, scale, from)).collect();
+        }
         let stretch = scale.max(1.0);
         let support = self.support() * stretch;
         let window = |place: usize| {
@@ -99,6 +104,19 @@ impl Filter {
             (first, weights.into_iter().map(normal).collect())
         };
         (0..to).map(window).collect()
+    }
+
+    /// The four places around one; what would lie beyond an edge counts for the place there.
+    fn four(self, place: usize, scale: f64, from: usize) -> (usize, Vec<f64>) {
+        let centre = (place as f64 + 0.5) * scale - 0.5;
+        let before = centre.floor();
+        let at = |x: f64| x.clamp(0.0, from.saturating_sub(1) as f64) as usize;
+        let first = at(before - 1.0);
+        let mut weights = vec![0.0; at(before + 2.0) - first + 1];
+        for x in (-1..=2).map(|step| before + f64::from(step)) {
+            weights[at(x) - first] += self.weight(x - centre);
+        }
+        (first, weights)
     }
 }
 

@@ -1,7 +1,7 @@
 //! MiniCPM-V's images: the whole in its own proportions, and slices of a larger copy.
 
 use super::processor::{check_resized, Processor, EDGES};
-use super::resample::resize;
+use super::resample::resize_as;
 use super::tiles::{Views, MOST_TILES};
 use super::Image;
 use crate::files::raw_config::RawConfig;
@@ -49,7 +49,13 @@ impl Slices {
                 return Ok(image.clone());
             }
             check_resized(image, width, height)?;
-            resize(image, width, height, processor.filter, cancel)
+            resize_as(
+                processor.rounding,
+                image,
+                (width, height),
+                processor.filter,
+                cancel,
+            )
         };
         let (wide, high) = (size.0 as f64, size.1 as f64);
         let whole = resized(self.best((wide, high), tiles.is_none()))?;

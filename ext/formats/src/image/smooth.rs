@@ -53,6 +53,12 @@ impl Planes {
         })
     }
 
+    pub fn clamped(mut self, least: f32, most: f32) -> Self {
+        let values = self.values.iter_mut();
+        values.for_each(|value| *value = value.clamp(least, most));
+        self
+    }
+
     /// The middle; where that is larger than the picture, the rest is black.
     pub fn centred(&self, width: usize, height: usize) -> Self {
         let place = |size: usize, wanted: usize| {

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::processor::{EDGES, MOST_PIXELS};
 use super::size::Target;
+use super::CHANNELS;
 use crate::files::raw_config::RawConfig;
 use crate::{Error, Result};
 
@@ -253,5 +254,23 @@ pub(super) fn target(raw: &RawConfig, key: &str, square: bool) -> Result<Option<
             raw.file(),
             format!("{key:?} has neither height and width nor shortest_edge"),
         )),
+    }
+}
+
+/// Three numbers, or one for all.
+pub(super) fn channels(raw: &RawConfig, key: &str) -> Result<Option<[f64; CHANNELS]>> {
+    if matches!(raw.get(key), Some(Value::Number(_))) {
+        return Ok(raw.opt_f64(key)?.map(|number| [number; CHANNELS]));
+    }
+    match raw.opt_numbers(key)? {
+        None => Ok(None),
+        Some(numbers) => <[f64; CHANNELS]>::try_from(numbers)
+            .map(Some)
+            .map_err(|numbers| {
+                Error::corrupt(
+                    raw.file(),
+                    format!("{key:?} has {} numbers for 3 channels", numbers.len()),
+                )
+            }),
     }
 }

@@ -133,6 +133,17 @@ impl Usual {
         ..Self::VIT
     };
 
+    const PP_DOCLAYOUT: Self = Self {
+        target: Target::Exact {
+            width: 800,
+            height: 800,
+        },
+        filter: Filter::Bicubic,
+        mean: [0.0; CHANNELS],
+        deviation: [1.0; CHANNELS],
+        ..Self::VIT
+    };
+
     const RT_DETR: Self = Self {
         target: Target::Exact {
             width: 640,
@@ -292,6 +303,7 @@ impl Usual {
             "Detr" | "ConditionalDetr" | "DeformableDetr" | "GroundingDino" | "Yolos"
             | "MaskFormer" | "Mask2Former" => Self::DETR,
             "RTDetr" => Self::RT_DETR,
+            "PPDocLayoutV2" | "PPDocLayoutV3" | "PPDocLayoutV4" => Self::PP_DOCLAYOUT,
             "Sam2" => Self::SAM2,
             "Segformer" => Self::SEGFORMER,
             "ConvNext" => Self::CONVNEXT,

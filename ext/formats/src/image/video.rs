@@ -5,6 +5,7 @@ use serde_json::json;
 use super::processor::{Processor, View};
 use super::resample::Rounding;
 use super::size::Target;
+use super::stacks::{together, Shown, Stacks};
 use super::target_config::pixels;
 use super::Image;
 use crate::files::raw_config::RawConfig;
@@ -23,6 +24,8 @@ pub enum FrameKind {
     Exact,
     /// As many blocks of patches as fit (Gemma 4).
     PatchBlocks,
+    /// The whole of each, and slices of a larger copy behind it (MiniCPM-V).
+    Slices,
 }
 
 /// What a checkpoint makes of the frames of a video.
@@ -33,13 +36,18 @@ pub struct VideoProcessor {
     shared: Option<Target>,
     pairs: bool,
     squares: bool,
+    slices: bool,
+    stacks: Option<Stacks>,
 }
 
 /// The frames of a video, or the first of each pair of them, and the second ones.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Frames {
     pub views: Vec<View>,
     pub behind: Vec<View>,
+    /// (columns, rows) of each frame's slices, which are views behind that of the whole frame; empty where no model
+    /// looks at slices.
+    pub slices: Vec<(usize, usize)>,
 }
 
 impl VideoProcessor {
@@ -73,6 +81,10 @@ impl VideoProcessor {
                 json!({"image_processor_type": "Gemma4ImageProcessor"}),
                 json!({"max_soft_tokens": 70}),
             ),
+            FrameKind::Slices => (
+                json!({"image_processor_type": "MiniCPMV4_6ImageProcessor"}),
+                json!({}),
+            ),
         };
         let raw = raw.clone().with_defaults(usual).with(own);
         let shared = match kind {
@@ -83,12 +95,17 @@ impl VideoProcessor {
             processor: Processor::read(&raw)?.rounded_by(Rounding::Torch),
             shared,
             squares: kind == FrameKind::Squares,
+            slices: kind == FrameKind::Slices,
+            stacks: match kind {
+                FrameKind::Slices => Stacks::read(&raw)?,
+                _ => None,
+            },
             pairs: matches!(kind, FrameKind::Pixels | FrameKind::SharedPixels),
         })
     }
 
-    /// Frames must be of one size.
-    pub fn frames(&self, images: &[&Image], cancel: &CancelToken) -> Result<Frames> {
+    /// Frames must be of one size; `rate` of them were taken in a second.
+    pub fn frames(&self, images: &[&Image], rate: f64, cancel: &CancelToken) -> Result<Frames> {
         let Some((first, others)) = images.split_first() else {
             return Err(Error::InvalidInput(
                 "a video needs at least one frame".into(),
@@ -99,6 +116,9 @@ impl VideoProcessor {
             return Err(Error::InvalidInput(format!(
                 "the frames of a video must be of one size, and these have {width}x{height} and {wide}x{high} pixels"
             )));
+        }
+        if self.slices {
+            return self.sliced(images, rate, cancel);
         }
         let processor = match self.shared {
             Some(Target::Pixels {
@@ -129,8 +149,10 @@ impl VideoProcessor {
             }
         }
         if !self.pairs {
-            let behind = Vec::new();
-            return Ok(Frames { views, behind });
+            return Ok(Frames {
+                views,
+                ..Frames::default()
+            });
         }
         if !views.len().is_multiple_of(2) {
             views.extend(views.last().cloned());
@@ -147,7 +169,29 @@ impl VideoProcessor {
         Ok(Frames {
             views: first,
             behind,
+            ..Frames::default()
         })
+    }
+
+    /// Each frame, or each canvas of several, as an image is cut.
+    fn sliced(&self, images: &[&Image], rate: f64, cancel: &CancelToken) -> Result<Frames> {
+        let shown = match &self.stacks {
+            Some(stacks) => stacks.shown(images.len(), rate)?,
+            None => (0..images.len()).map(Shown::Frame).collect(),
+        };
+        let mut frames = Frames::default();
+        for shown in shown {
+            let cut = match shown {
+                Shown::Frame(at) => self.processor.views(images[at], cancel)?,
+                Shown::Together(places) => {
+                    let parts: Vec<&Image> = places.iter().map(|&at| images[at]).collect();
+                    self.processor.views(&together(&parts)?, cancel)?
+                }
+            };
+            frames.views.extend(cut.views);
+            frames.slices.push(cut.tiles);
+        }
+        Ok(frames)
     }
 }
 

@@ -6,21 +6,18 @@ use super::{known, DecoderConfig, Shape, VlmConfig};
 use crate::{Error, VERSION};
 
 /// Types that people look for, with what they need that there is no forward for; docs/reference/models.md has them.
-const NOT_YET: [(&str, &str); 7] = [
+const NOT_YET: [(&str, &str); 4] = [
     ("gemma3n", "its images need MobileNetV5 of timm"),
     // What mmproj files call them.
     ("gemma3nv", "its images need MobileNetV5 of timm"),
     (
-        "gemma4v",
-        "images of Gemma 4 are read from safetensors files only",
-    ),
-    (
         "deepseek_ocr2",
         "its images need an encoder like Qwen2 behind SAM's, its texts experts of DeepSeek-V2 with plain attention",
     ),
-    ("pp_doclayout_v2", "it needs a transformer for the reading order"),
-    ("pp_doclayout_v3", "it needs heads for masks and the reading order"),
-    ("pp_doclayout_v4", "it needs heads for the reading order"),
+    (
+        "deepseekocr2",
+        "its images need an encoder like Qwen2 behind SAM's",
+    ),
 ];
 
 /// The error for a checkpoint whose type is not among those known.

@@ -21,6 +21,7 @@ use kernels::{Activation, Pointwise, RopeKind, Rotation};
 pub struct Clipped {
     sizes: Sizes,
     patches: Linear,
+    order: PatchOrder,
     /// Of columns and of rows: [positions, hidden] each.
     positions: [Tensor; 2],
     rope: Rope,
@@ -141,16 +142,14 @@ impl Clipped {
         cancel: &CancelToken,
     ) -> Result<Self> {
         let sizes = Sizes::read(raw)?;
-        let tower = modules.at("model.vision_tower|vision_tower");
+        let tower = modules.at("model.vision_tower|vision_tower|v");
         let hidden = sizes.hidden;
-        let embedder = tower.at("patch_embedder");
-        let shape = embedder.shape("position_embedding_table")?;
-        let count = shape.get(1).copied().unwrap_or(0);
-        let table = embedder.shaped("position_embedding_table", &[2, count, hidden])?;
+        let (patches, order) = patches(&tower, &sizes)?;
+        let table = positions(&tower, hidden)?;
         let mut layers = Vec::new();
         for number in 0..sizes.layers {
             cancel.check()?;
-            let of = tower.at(format!("encoder.layers.{number}"));
+            let of = tower.at(format!("encoder.layers.{number}|blk.{number}"));
             layers.push(Layer::load(&sizes, &of)?);
         }
         let standard = |name: &str| -> Result<Tensor> {
@@ -158,13 +157,10 @@ impl Clipped {
         };
         let head = sizes.head / 2;
         let of_axis = frequencies(sizes.theta, head);
-        let leads = modules.at("model.embed_vision|embed_vision");
+        let leads = modules.at("model.embed_vision|embed_vision|mm");
         Ok(Self {
-            patches: embedder.sized_linear(
-                "input_proj",
-                CHANNELS * sizes.patch * sizes.patch,
-                hidden,
-            )?,
+            patches,
+            order,
             positions: [table.get(0)?, table.get(1)?],
             rope: Rope::new(of_axis.repeat(2), 1.0, RopeKind::Half, 1, modules.device())?,
             layers,
@@ -174,7 +170,11 @@ impl Clipped {
                 None
             },
             norm: plain_norm(hidden, sizes.epsilon, (modules.device(), modules.dtype()))?,
-            projection: leads.sized_linear("embedding_projection", hidden, outputs)?,
+            projection: leads.sized_linear(
+                "embedding_projection|input_projection",
+                hidden,
+                outputs,
+            )?,
             sizes,
             device: modules.device().clone(),
             dtype: modules.dtype(),
@@ -225,7 +225,7 @@ impl Clipped {
     fn embed(&self, view: &View, places: &[Place]) -> Result<Tensor> {
         let (patch, hidden) = (self.sizes.patch, self.sizes.hidden);
         let mut values = Vec::new();
-        view.patches(patch, PatchOrder::ByPixel, &mut values);
+        view.patches(patch, self.order, &mut values);
         // The tower wants pixels from -1 to 1.
         values
             .iter_mut()
@@ -266,46 +266,64 @@ impl Clipped {
     }
 }
 
+/// Of the pixels of a patch. llama.cpp's converter makes a convolution of them, which has them channel by channel.
+fn patches(tower: &Modules<'_>, sizes: &Sizes) -> Result<(Linear, PatchOrder)> {
+    let (patch, hidden) = (sizes.patch, sizes.hidden);
+    let inputs = CHANNELS * patch * patch;
+    if tower.has("patch_embd") {
+        let weight = tower.at("patch_embd");
+        let weight = weight.shaped("weight", &[hidden, CHANNELS, patch, patch])?;
+        let linear = tower.assemble(weight.reshape((hidden, inputs))?, None)?;
+        return Ok((linear, PatchOrder::ByChannel));
+    }
+    let linear = tower.sized_linear("patch_embedder.input_proj", inputs, hidden)?;
+    Ok((linear, PatchOrder::ByPixel))
+}
+
+/// Of columns and of rows: [2, positions, hidden].
+fn positions(tower: &Modules<'_>, hidden: usize) -> Result<Tensor> {
+    let names = "patch_embedder.position_embedding_table|position_embd.weight";
+    let name = tower.known(names).unwrap_or(names);
+    let count = tower.shape(name)?.get(1).copied().unwrap_or(0);
+    tower.shaped(name, &[2, count, hidden])
+}
+
 fn plain_norm(width: usize, epsilon: f32, (device, dtype): (&Device, DType)) -> Result<Norm> {
     Ok(Norm::rms(Tensor::ones(width, dtype, device)?, 0.0, epsilon))
 }
 
 impl Layer {
+    /// By the names of checkpoints, and behind them those of GGUF files.
     fn load(sizes: &Sizes, modules: &Modules<'_>) -> Result<Self> {
         let hidden = sizes.hidden;
-        let norm = |name: &str| modules.rms_norm(name, hidden, sizes.epsilon);
-        let of = modules.at("self_attn");
-        let mlp = modules.at("mlp");
+        let norm = |names: &str| modules.rms_norm(names, hidden, sizes.epsilon);
         let (width, kv) = (sizes.heads * sizes.head, sizes.kv_heads * sizes.head);
         let place = (modules.device(), modules.dtype());
-        let linear = |name: &str, sizes_of: (usize, usize), turns: bool| {
-            ClippedLinear::load(&of.at(name), sizes_of, turns.then_some(sizes), sizes.clips)
+        let linear = |names: [&str; 2], extents: (usize, usize), turns: bool| {
+            ClippedLinear::load(modules, names, extents, (sizes, turns))
         };
-        let head_norm = |name: &str| -> Result<Norm> {
-            let weight = of.at(name).shaped("weight", &[sizes.head])?;
+        let head_norm = |names: &str| -> Result<Norm> {
+            let weight = modules.at(names).shaped("weight", &[sizes.head])?;
             let weight = weight.index_select(&sizes.order(1, modules.device())?, 0)?;
             Ok(Norm::rms(weight, 0.0, sizes.epsilon))
         };
-        let inner = mlp.at("up_proj.linear").shape("weight")?;
+        let inner = modules.at("mlp.up_proj.linear|ffn_up").shape("weight")?;
         let inner = inner.first().copied().unwrap_or(0);
-        let feed = |name: &str, inputs: usize, outputs: usize| {
-            ClippedLinear::load(&mlp.at(name), (inputs, outputs), None, sizes.clips)
-        };
         Ok(Self {
-            attention_norm: norm("input_layernorm")?,
-            query: linear("q_proj", (hidden, width), true)?,
-            key: linear("k_proj", (hidden, kv), true)?,
-            value: linear("v_proj", (hidden, kv), false)?,
-            query_norm: head_norm("q_norm")?,
-            key_norm: head_norm("k_norm")?,
+            attention_norm: norm("input_layernorm|ln1")?,
+            query: linear(["self_attn.q_proj", "attn_q"], (hidden, width), true)?,
+            key: linear(["self_attn.k_proj", "attn_k"], (hidden, kv), true)?,
+            value: linear(["self_attn.v_proj", "attn_v"], (hidden, kv), false)?,
+            query_norm: head_norm("self_attn.q_norm|attn_q_norm")?,
+            key_norm: head_norm("self_attn.k_norm|attn_k_norm")?,
             value_norm: plain_norm(sizes.head, sizes.epsilon, place)?,
-            output: linear("o_proj", (width, hidden), false)?,
-            post_attention_norm: norm("post_attention_layernorm")?,
-            mlp_norm: norm("pre_feedforward_layernorm")?,
-            gate: feed("gate_proj", hidden, inner)?,
-            up: feed("up_proj", hidden, inner)?,
-            down: feed("down_proj", inner, hidden)?,
-            post_mlp_norm: norm("post_feedforward_layernorm")?,
+            output: linear(["self_attn.o_proj", "attn_out"], (width, hidden), false)?,
+            post_attention_norm: norm("post_attention_layernorm|attn_post_norm")?,
+            mlp_norm: norm("pre_feedforward_layernorm|ln2")?,
+            gate: linear(["mlp.gate_proj", "ffn_gate"], (hidden, inner), false)?,
+            up: linear(["mlp.up_proj", "ffn_up"], (hidden, inner), false)?,
+            down: linear(["mlp.down_proj", "ffn_down"], (inner, hidden), false)?,
+            post_mlp_norm: norm("post_feedforward_layernorm|ffn_post_norm")?,
         })
     }
 
@@ -363,23 +381,24 @@ impl Layer {
 }
 
 impl ClippedLinear {
-    /// With sizes the rows of the weight in the order of heads.
+    /// By its name in a checkpoint and in a GGUF file; where it `turns`, with its rows in the order of heads.
     fn load(
         modules: &Modules<'_>,
+        [name, converted]: [&str; 2],
         (inputs, outputs): (usize, usize),
-        turned: Option<&Sizes>,
-        clips: bool,
+        (sizes, turns): (&Sizes, bool),
     ) -> Result<Self> {
-        let linear = match turned {
-            None => modules.sized_linear("linear", inputs, outputs)?,
-            Some(sizes) => {
-                let weight = modules.at("linear").shaped("weight", &[outputs, inputs])?;
-                let order = sizes.order(outputs / sizes.head, modules.device())?;
-                modules.assemble(weight.index_select(&order, 0)?, None)?
-            }
+        let inner = modules.at(format!("{name}.linear|{converted}"));
+        let linear = if turns {
+            let weight = inner.shaped("weight", &[outputs, inputs])?;
+            let order = sizes.order(outputs / sizes.head, modules.device())?;
+            modules.assemble(weight.index_select(&order, 0)?, None)?
+        } else {
+            inner.sized_linear("", inputs, outputs)?
         };
+        let modules = modules.at(format!("{name}|{converted}"));
         let bounds = |least: &str, most: &str| -> Result<Option<Pointwise>> {
-            if !clips {
+            if !sizes.clips {
                 return Ok(None);
             }
             match (&modules.values(least)?[..], &modules.values(most)?[..]) {

@@ -98,12 +98,12 @@ impl Merged {
         let name = vision.opt_string("hidden_act")?;
         let activation = config::activation(name.unwrap_or("gelu_pytorch_tanh"), raw.file())?;
         check_edges(raw, &vision)?;
-        let tower = modules.at("model.vision_tower|vision_tower");
+        let tower = modules.at("model.vision_tower|vision_tower|v");
         check_heads(&tower, width, heads)?;
         let mut layers = Vec::new();
         for number in 0..count {
             cancel.check()?;
-            let of = tower.at(format!("encoder.layers.{number}"));
+            let of = tower.at(format!("encoder.layers.{number}|blk.{number}"));
             layers.push(Layer::load(&of, (width, heads, epsilon), activation)?);
         }
         let merges = raw.opt_string("downsample_mode")?.unwrap_or("16x") != "4x";
@@ -119,25 +119,29 @@ impl Merged {
         } else {
             None
         };
-        let embeddings = tower.at("embeddings");
-        let table = embeddings.at("position_embedding");
+        let table = tower.at("embeddings.position_embedding|position_embd");
         let side = table.shape("weight")?.first().copied().unwrap_or(0).isqrt();
-        let merger = modules.at("model.merger.mlp|merger.mlp");
+        let merger = modules.at("model.merger.mlp|merger.mlp|mm");
         let times = raw
             .opt_usize_in("merger_times", 1..=MOST_ROUNDS)?
             .unwrap_or(1);
         let round = |number: usize| {
             let made = if number + 1 == times { outputs } else { width };
-            let of = merger.at(number.to_string());
+            // GGUF files have one round, which has no number.
+            let of = if merger.has("input_norm") {
+                merger.clone()
+            } else {
+                merger.at(number.to_string())
+            };
             let sizes = (EDGE * EDGE * width, made);
             Feed::load(
                 &of,
-                ["pre_norm", "linear_1", "linear_2"],
+                ["pre_norm|input_norm", "linear_1|up", "linear_2|down"],
                 sizes,
                 (EPSILON, Activation::Gelu),
             )
         };
-        let convolution = embeddings.at("patch_embedding");
+        let convolution = tower.at("embeddings.patch_embedding|patch_embd");
         let weight = convolution.shaped("weight", &[width, CHANNELS, patch, patch])?;
         let bias = convolution.optional("bias")?;
         Ok(Self {
@@ -146,7 +150,7 @@ impl Merged {
             side,
             layers,
             windows,
-            norm: tower.layer_norm("post_layernorm", width, epsilon)?,
+            norm: tower.layer_norm("post_layernorm|post_ln", width, epsilon)?,
             rounds: (0..times).map(round).collect::<Result<_>>()?,
             patch,
             width,
@@ -243,10 +247,10 @@ impl Layer {
         (width, heads, epsilon): (usize, usize, f32),
         activation: Activation,
     ) -> Result<Self> {
-        let parts = ["layer_norm2", "mlp.fc1", "mlp.fc2"];
+        let parts = ["layer_norm2|ln2", "mlp.fc1|ffn_up", "mlp.fc2|ffn_down"];
         Ok(Self {
-            norm: modules.layer_norm("layer_norm1", width, epsilon)?,
-            attention: Attention::load(&modules.at("self_attn"), width, heads)?,
+            norm: modules.layer_norm("layer_norm1|ln1", width, epsilon)?,
+            attention: Attention::load(modules, width, heads)?,
             mlp: Feed::load(modules, parts, (width, width), (epsilon, activation))?,
         })
     }
@@ -256,10 +260,10 @@ impl Attention {
     fn load(modules: &Modules<'_>, width: usize, heads: usize) -> Result<Self> {
         let linear = |name: &str| modules.sized_linear(name, width, width);
         Ok(Self {
-            query: linear("q_proj")?,
-            key: linear("k_proj")?,
-            value: linear("v_proj")?,
-            output: linear("out_proj")?,
+            query: linear("self_attn.q_proj|attn_q")?,
+            key: linear("self_attn.k_proj|attn_k")?,
+            value: linear("self_attn.v_proj|attn_v")?,
+            output: linear("self_attn.out_proj|attn_out")?,
             heads,
         })
     }
@@ -331,12 +335,16 @@ impl Windows {
         behind: usize,
         (width, heads, epsilon): (usize, usize, f32),
     ) -> Result<Self> {
-        let parts = ["pre_norm", "linear_1", "linear_2"];
+        let parts = [
+            "pre_norm|ds_ln",
+            "linear_1|ds_ffn_up",
+            "linear_2|ds_ffn_down",
+        ];
         let sizes = (EDGE * EDGE * width, width);
         Ok(Self {
             behind,
-            norm: modules.layer_norm("layer_norm1", width, epsilon)?,
-            attention: Attention::load(&modules.at("self_attn"), width, heads)?,
+            norm: modules.layer_norm("layer_norm1|ln1", width, epsilon)?,
+            attention: Attention::load(modules, width, heads)?,
             feed: Feed::load(modules, parts, sizes, (epsilon, Activation::GeluTanh))?,
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use sha2::{Digest, Sha256};
 
-use super::{ImageEmbeddings, ImageEncoder, ImageTower, Key};
+use super::{sliced, ImageEmbeddings, ImageEncoder, ImageTower, Key, NUMBERED_VIDEO};
 use crate::models::decoder::image_embeddings::Grid;
 use crate::models::vision::connector::Rows;
 use crate::models::vision::vlm::{Token, VideoConfig};
@@ -15,7 +15,7 @@ use crate::tasks::vision::Picture;
 use crate::{CancelToken, Error, Result};
 use formats::files::model_files::ModelFiles;
 use formats::files::raw_config::RawConfig;
-use formats::image::{FrameKind, Image, VideoProcessor};
+use formats::image::{FrameKind, Frames, Image, VideoProcessor};
 use formats::text::tokenizer::Tokenizer;
 
 /// What stands around each image of a video in Qwen3-VL's prompts.
@@ -70,11 +70,13 @@ impl Videos {
         }])
     }
 
-    /// What a prompt says of a video of so many frames, whose parts stand for so many markers.
+    /// What a prompt says of a video of so many frames, whose parts stand for so many markers, and of which each has
+    /// these slices.
     fn spelling(
         &self,
         encoder: &ImageEncoder,
         (frames, parts): (usize, usize),
+        slices: &[(usize, usize)],
         rate: f64,
     ) -> String {
         let ImageEncoder {
@@ -112,6 +114,11 @@ impl Videos {
                     |number: usize| format!("{} {start}{marker}{end}", minutes(second(number)));
                 let all: Vec<String> = (0..parts).map(frame).collect();
                 all.join(" ")
+            }
+            FrameKind::Slices => {
+                let counted = if encoder.counts() { NUMBERED_VIDEO } else { "" };
+                let all: String = slices.iter().map(|&tiles| sliced(marker, tiles)).collect();
+                format!("{counted}{all}")
             }
         }
     }
@@ -154,8 +161,10 @@ impl ImageEncoder {
             return Ok(known);
         }
         let images: Vec<&Image> = images.iter().map(AsRef::as_ref).collect();
-        let rows = videos.joined(self.rows(videos, &images, cancel)?, rate)?;
-        let spelling = videos.spelling(self, (frames.len(), rows.len()), rate);
+        let prepared = videos.processor.frames(&images, rate, cancel)?;
+        let rows = videos.joined(self.rows(videos, &prepared, cancel)?, rate)?;
+        let counts = (frames.len(), rows.len());
+        let spelling = videos.spelling(self, counts, &prepared.slices, rate);
         let decoder = language.decoder();
         let admit = |Rows { rows, deep, grid }: Rows| decoder.admit(rows, deep, grid);
         let seen = Arc::new(ImageEmbeddings {
@@ -167,8 +176,7 @@ impl ImageEncoder {
     }
 
     /// Of each frame, or of each pair of frames.
-    fn rows(&self, videos: &Videos, images: &[&Image], cancel: &CancelToken) -> Result<Vec<Rows>> {
-        let frames = videos.processor.frames(images, cancel)?;
+    fn rows(&self, videos: &Videos, frames: &Frames, cancel: &CancelToken) -> Result<Vec<Rows>> {
         self.encodings.fetch_add(1, Ordering::Relaxed);
         match &self.tower {
             ImageTower::Connected(vision, connector) => {

@@ -178,6 +178,8 @@ pub fn heads_gguf(file: &GgufFile<'_>) -> Result<serde_json::Value> {
     let divisors = file.divisors("rope_freqs.weight", global_size)?;
     let divisors = divisors.unwrap_or_default();
     let turning = divisors.iter().filter(|&&divisor| divisor < 1e20).count();
+    let inputs = file.opt_size("embedding_length_per_layer_input")?;
+    let inputs = inputs.unwrap_or(0);
     let theta = |name: &str, usual: f32| file.number(name).map(|theta| theta.unwrap_or(usual));
     Ok(json!({
         "head_dim": file.opt_size("attention.key_length_swa")?.unwrap_or(global_size),
@@ -185,6 +187,8 @@ pub fn heads_gguf(file: &GgufFile<'_>) -> Result<serde_json::Value> {
         "attention_k_eq_v": keys_alone,
         "num_key_value_heads": heads_of(true),
         "num_global_key_value_heads": heads_of(false),
+        // Files do not say it. Those with inputs of layers (E2B, E4B) are the ones whose images are causal.
+        "use_bidirectional_attention": (inputs == 0).then_some("vision"),
         "enable_moe_block": file.opt_size("expert_count")?.unwrap_or(0) > 0,
         "top_k_experts": file.opt_size("expert_used_count")?,
         "rope_parameters": {

@@ -21,5 +21,5 @@ pub const FAMILY: Family<VlmConfig> = Family {
         })
     },
     names: tower_names,
-    gguf: None,
+    gguf: mmproj("gemma4v", gemma4_gguf),
 };

@@ -281,3 +281,88 @@ pub fn paddleocr_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
         },
     )
 }
+
+/// Gemma 4's. Shapes say what no key does of its heads and of the bounds of products.
+pub fn gemma4_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
+    let rows = |name: &str| -> Result<usize> {
+        let name = format!("v.blk.0.{name}.weight");
+        let rows = file
+            .shape(&name)
+            .and_then(|shape| shape.first().copied())
+            .filter(|&rows| rows > 0);
+        rows.ok_or_else(|| file.corrupt(format!("tensor {name} is missing or empty")))
+    };
+    let head = rows("attn_q_norm")?;
+    let edge = scale(file, "projector.scale_factor", 3)?;
+    let config = read(
+        file,
+        Words {
+            config: gemma4::FAMILY.config,
+            whole: json!({"model_type": "gemma4"}),
+            tower: json!({
+                "head_dim": head, "num_key_value_heads": rows("attn_k")? / head, "pooling_kernel_size": edge,
+                "use_clipped_linears": file.shape("v.blk.0.attn_q.input_min").is_some(),
+                "standardize": file.shape("v.std_bias").is_some(),
+            }),
+            gelu: GELU_TANH,
+            names: GGUF_VISION,
+            marker: "<|image|>",
+            images: json!({
+                "image_processor_type": "Gemma4ImageProcessor", "pooling_kernel_size": edge,
+                "patch_size": file.size("patch_size", 1..=1024)?,
+            }),
+        },
+    )?;
+    Ok(VlmConfig {
+        spelling: Spelling::Enclosed {
+            start: Token::Name("<|image>"),
+            end: Token::Name("<image|>"),
+        },
+        video: Some(VideoConfig {
+            place: Token::Name("<|video|>"),
+            frames: FrameKind::PatchBlocks,
+            per_second: None,
+        }),
+        ..config
+    })
+}
+
+/// MiniCPM-V 4.6's, whose windows stand behind the layer that files list like one with windows of its own.
+pub fn minicpm_gguf(file: &GgufFile<'_>) -> Result<VlmConfig> {
+    let mode = match scale(file, "projector.scale_factor", 4)? {
+        2 => "4x",
+        4 => "16x",
+        other => {
+            let reason = format!("a projector of {other} patches to a side is not supported");
+            return Err(Error::unsupported(file.path(), reason));
+        }
+    };
+    let key = file.key("wa_layer_indexes");
+    let behind = file.metadata().opt_i64s(&key)?.unwrap_or_default();
+    let config = read(
+        file,
+        Words {
+            config: minicpmv::FAMILY.config,
+            whole: json!({
+                "model_type": "minicpmv4_6", "downsample_mode": mode,
+                "insert_layer_id": behind.first().copied().unwrap_or(6),
+            }),
+            tower: json!({}),
+            gelu: GELU_TANH,
+            names: GGUF_VISION,
+            marker: "<|image_pad|>",
+            images: json!({
+                "image_processor_type": "MiniCPMV4_6ImageProcessor", "downsample_mode": mode,
+                "scale_resolution": image_edge(file)?, "patch_size": file.size("patch_size", 1..=1024)?,
+            }),
+        },
+    )?;
+    Ok(VlmConfig {
+        video: Some(VideoConfig {
+            place: Token::Name("<|video_pad|>"),
+            frames: FrameKind::Slices,
+            per_second: None,
+        }),
+        ..config
+    })
+}

@@ -41,7 +41,8 @@ use from_json::{
     vlm_config, with_marker,
 };
 use mmproj_words::{
-    glm4v_gguf, internvl_gguf, janus_gguf, lfm2_gguf, llama4_gguf, paddleocr_gguf, pixtral_gguf,
+    gemma4_gguf, glm4v_gguf, internvl_gguf, janus_gguf, lfm2_gguf, llama4_gguf, minicpm_gguf,
+    paddleocr_gguf, pixtral_gguf,
 };
 
 pub const FAMILIES: &[Family<VlmConfig>] = &[
