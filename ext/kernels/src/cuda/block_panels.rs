@@ -98,7 +98,7 @@ pub(super) fn launch(
     let panels = outputs.div_ceil(if gated { PANEL / 2 } else { PANEL });
     let rows = parameters.rows as usize;
     let plan = Plan::of(row_bytes(kind), rows, panels, inputs / DEPTH, processors);
-    let definitions: Vec<_> = definitions(kind, plan.rows, gated)
+    let definitions: Vec<_> = definitions((kind, inputs), plan.rows, gated)
         .into_iter()
         .chain([("SPLITS", plan.splits), ("STAGES", plan.steps)])
         .collect();

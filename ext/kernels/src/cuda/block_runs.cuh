@@ -3,6 +3,8 @@
 //
 // A lane takes 32 elements of a row at a time, a small block, half a block of 64 or an eighth of a large one: two runs
 // of 16 neighbours, which have a scale and a minimum each.
+//
+// With SCALES_FIRST four blocks of 64 lie as one: their scales, then all codes, which tensor maps reach.
 
 #define Q4_0 0
 #define Q4_1 1
@@ -40,7 +42,7 @@ struct Sixteen {
 };
 __device__ __forceinline__ Sixteen sixteen_bytes(const uchar *from) {
     Sixteen out;
-#if BLOCK_BYTES % 16 == 0
+#if BLOCK_BYTES % 16 == 0 || SCALES_FIRST
     const uint4 all = *(const uint4 *)from;
     out.words[0] = all.x; out.words[1] = all.y; out.words[2] = all.z; out.words[3] = all.w;
 #else
@@ -168,8 +170,12 @@ __device__ __forceinline__ uint halves_of(uint bytes) {
 #endif
 
 __device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[2]) {
-    const uchar *block = group + part / 2 * BLOCK_BYTES;
     const uint half = part % 2;
+#if SCALES_FIRST
+    const uchar *block = group + part / 2 * 4, *codes_from = group + 16 + part / 2 * 64;
+#else
+    const uchar *block = group + part / 2 * BLOCK_BYTES, *codes_from = block + HEADER;
+#endif
     #pragma unroll
     for (int run = 0; run < 2; run++) {
         runs[run].first = part * PART + run * RUN;
@@ -180,7 +186,7 @@ __device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[
 #if EIGHT_BITS
     #pragma unroll
     for (int run = 0; run < 2; run++) {
-        const Sixteen bytes = sixteen_bytes(block + HEADER + half * PART + run * RUN);
+        const Sixteen bytes = sixteen_bytes(codes_from + half * PART + run * RUN);
         #pragma unroll
         for (int i = 0; i < RUN; i += 4) {
             const uint four = bytes.words[i / 4];
@@ -196,7 +202,7 @@ __device__ __forceinline__ void take(const uchar *group, uint part, Run (&runs)[
         }
     }
 #else
-    const Sixteen codes = sixteen_bytes(block + HEADER + half * RUN);
+    const Sixteen codes = sixteen_bytes(codes_from + half * RUN);
     #pragma unroll
     for (int run = 0; run < 2; run++) {
         #pragma unroll

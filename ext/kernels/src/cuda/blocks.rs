@@ -13,6 +13,7 @@ use super::product::{Outcome, Parameters, MOST_MATRICES};
 use super::recording::is_older;
 use super::small;
 use crate::blocks::{BlockFactor, DeviceBlocks};
+use crate::fp8;
 use crate::matrix::{Epilogue, Matrix};
 use crate::Activation;
 use base::quant::{BlockType, GroupForm, Rounding};
@@ -52,7 +53,11 @@ struct ExpansionParameters {
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for ExpansionParameters {}
 
-pub(super) fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'static str, usize); 5] {
+pub(super) fn definitions(
+    (kind, inputs): (BlockType, usize),
+    rows: usize,
+    gated: bool,
+) -> [(&'static str, usize); 6] {
     let number = BlockType::every().position(|one| one == kind);
     [
         ("KIND", number.unwrap_or(usize::MAX)),
@@ -60,6 +65,10 @@ pub(super) fn definitions(kind: BlockType, rows: usize, gated: bool) -> [(&'stat
         ("BLOCK_ELEMENTS", kind.elements()),
         ("ROWS", rows),
         ("GATED", usize::from(gated)),
+        (
+            "SCALES_FIRST",
+            usize::from(fp8::has_scales_first(kind, inputs)),
+        ),
     ]
 }
 
@@ -73,6 +82,9 @@ pub fn product(
 ) -> Result<Option<Tensor>> {
     let (rows, inputs) = x.dims2()?;
     let gated = matches!(outcome, Outcome::Gated);
+    if let Some(out) = super::fp8::product(x, matrices, gated, activation, residual)? {
+        return Ok(Some(out));
+    }
     let one_kind = matrices
         .iter()
         .all(|factor| factor.blocks.kind() == matrices[0].blocks.kind());
@@ -178,7 +190,7 @@ fn launch_product(
             outputs.div_ceil(WARPS),
         )
     };
-    let definitions = definitions(kind, together, gated);
+    let definitions = definitions((kind, parameters.inputs as usize), together, gated);
     let kernel = (source, kernel);
     launch(device, kernel, dtype, &definitions, grid, parameters)?;
     Ok(false)
@@ -222,7 +234,7 @@ fn stream(
     if !fits || shared > most as usize {
         return Ok(false);
     }
-    let definitions = definitions(kind, rows, gated).map(|(name, value)| match name {
+    let definitions = definitions((kind, inputs), rows, gated).map(|(name, value)| match name {
         "BLOCK_BYTES" => (name, streamed.bytes),
         _ => (name, value),
     });
@@ -414,7 +426,7 @@ pub fn expand(blocks: &DeviceBlocks, chosen: Option<&Tensor>, dtype: DType) -> R
         rows: small(rows)?,
         columns: small(columns)?,
     };
-    let definitions = definitions(blocks.kind(), 1, false);
+    let definitions = definitions((blocks.kind(), blocks.inputs()), 1, false);
     let grid = parts.div_ceil(32 * WARPS).min(MOST_BLOCKS);
     let kernel = (BLOCKS, "expand_blocks");
     launch(&device, kernel, dtype, &definitions, grid, &parameters)?;

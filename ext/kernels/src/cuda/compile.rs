@@ -133,6 +133,20 @@ pub const WIDE_PRODUCT: Source = Source {
     ),
     for_hopper: true,
 };
+pub const FP8_ROWS: Source = Source {
+    name: "fp8_rows",
+    text: include_str!("fp8_rows.cu"),
+    for_hopper: true,
+};
+pub const FP8_PRODUCT: Source = Source {
+    name: "fp8_product",
+    text: concat!(
+        include_str!("cluster.cuh"),
+        include_str!("warpgroups.cuh"),
+        include_str!("fp8_product.cu")
+    ),
+    for_hopper: true,
+};
 pub const ATTENTION_WARPGROUPS: Source = Source {
     name: "attention_warpgroups",
     text: concat!(

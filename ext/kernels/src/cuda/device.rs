@@ -76,8 +76,9 @@ pub fn result(device: &CudaDevice, shape: impl Into<Shape>, dtype: DType) -> Res
             DType::U32 => {
                 CudaStorage::wrap_cuda_slice(recording::alloc::<u32>(device, count)?, own)
             }
+            DType::U8 => CudaStorage::wrap_cuda_slice(recording::alloc::<u8>(device, count)?, own),
             other => {
-                candle_core::bail!("kernels make f32, f16, bf16 or u32 tensors, not {other:?}")
+                candle_core::bail!("kernels make f32, f16, bf16, u32 or u8 tensors, not {other:?}")
             }
         }
     };

@@ -383,7 +383,7 @@ impl Matrices {
                 Kernel {
                     source,
                     name,
-                    definitions: definitions(kind, rows, gated).to_vec(),
+                    definitions: definitions((kind, self.inputs), rows, gated).to_vec(),
                     outputs,
                     warps: WARPS,
                 }

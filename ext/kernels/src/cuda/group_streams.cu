@@ -3,7 +3,7 @@
 
 #define GROUP_BYTES (BLOCK_BYTES / 4)
 // Words that are read at once, as codes are aligned.
-#define TOGETHER (SCALES == 4 ? 2 : GROUP_BYTES % 16 == 0 ? 4 : GROUP_BYTES % 8 == 0 ? 2 : 1)
+#define TOGETHER (SCALES_FIRST ? 4 : SCALES == 4 ? 2 : GROUP_BYTES % 16 == 0 ? 4 : GROUP_BYTES % 8 == 0 ? 2 : 1)
 // Sums of a run that take turns, and don't wait for each other.
 #define TURNS (RUNS == 1 ? 2 : 1)
 // Words of codes of a run.
@@ -103,25 +103,54 @@ __device__ __forceinline__ void read_words(const uchar *from, uint (&words)[RUN_
     }
 }
 
+// A lane's codes, and where the numbers of its group are. With the scales first codes of the first and third group, and of
+// the second and fourth, lie in the same banks: lanes of the latter of each read their parts of 16 in another order.
+struct Group {
+    const uchar *codes;
+    const float *numbers;
+};
+__device__ __forceinline__ Group group_of(const uchar *row, uint member) {
+#if SCALES_FIRST
+    return {row + 16 + member * 64, (const float *)row + member};
+#else
+    const uchar *block = row + member * GROUP_BYTES;
+    return {block + HEADER, (const float *)block};
+#endif
+}
+__device__ __forceinline__ uint exchanged(uint part, uint member) { return SCALES_FIRST ? part ^ (member / 2) : part; }
+
+#if SCALES_FIRST
+__device__ __forceinline__ void read_parts(const uchar *from, uint member, uint (&words)[RUN_WORDS]) {
+    #pragma unroll
+    for (int part = 0; part < RUN_WORDS / 4; part++) { *(uint4 *)(words + 4 * part) = *(const uint4 *)(from + 16 * exchanged(part, member)); }
+}
+#endif
+
 __device__ __forceinline__ void add_block(const Operands &from, uint member, float (&totals)[2][ROWS]) {
-    const uchar *own[2] = {from.rows[0] + member * GROUP_BYTES, from.rows[1] + member * GROUP_BYTES};
+    const Group own[2] = {group_of(from.rows[0], member), group_of(from.rows[1], member)};
     #pragma unroll
     for (int run = 0; run < RUNS; run++) {
         uint words[2][RUN_WORDS];
         #pragma unroll
-        for (int side = 0; side < 2; side++) { read_words(own[side] + HEADER + 4 * RUN_WORDS * run, words[side]); }
+        for (int side = 0; side < 2; side++) {
+#if SCALES_FIRST
+            read_parts(own[side].codes, member, words[side]);
+#else
+            read_words(own[side].codes + 4 * RUN_WORDS * run, words[side]);
+#endif
+        }
         Tile products[TURNS] = {};
         if (ABOVE_MINIMUM) { products[0] = begin_run(from, run); }
         #pragma unroll
         for (int at = 0; at < RUN / 4; at++) {
-            const uint4 x = from.x[run * (RUN / 8) + at / 2];
+            const uint4 x = from.x[run * (RUN / 8) + exchanged(at / 4, member) * 2 + at / 2 % 2];
             const uint2 first = four_of(from, words[0], at), second = four_of(from, words[1], at);
             const uint a[4] = {first.x, second.x, first.y, second.y};
             multiply(products[at / 2 % TURNS], a, at % 2 ? make_uint2(x.z, x.w) : make_uint2(x.x, x.y), ELEMENT());
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
-            const float *numbers = (const float *)own[side];
+            const float *numbers = own[side].numbers;
             const float scale = FLOATS ? numbers[run] * factor(ELEMENT()) : numbers[run];
             #pragma unroll
             for (int row = 0; row < ROWS; row++) {

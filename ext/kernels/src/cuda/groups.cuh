@@ -15,10 +15,14 @@
 #define FP8_E5M2 25
 #define INT4_32 26
 #define INT8_32 27
+#define INT4_16 28
+#define INT8_16 29
 
-#define SCALES (KIND == NVFP4 || KIND == IQ2 ? 4 : KIND == INT4_32 || KIND == INT8_32 ? 2 : 1)
-#define ABOVE_MINIMUM (KIND == INT4 || KIND == INT8 || KIND == INT4_32 || KIND == INT8_32)
-#define EIGHT_BITS (KIND == FP8 || KIND == FP8_E5M2 || KIND == INT8 || KIND == INT8_32)
+#define OF_16 (KIND == NVFP4 || KIND == IQ2 || KIND == INT4_16 || KIND == INT8_16)
+#define SCALES (OF_16 ? 4 : KIND == INT4_32 || KIND == INT8_32 ? 2 : 1)
+#define BYTES_ABOVE_MINIMUM (KIND == INT8 || KIND == INT8_32 || KIND == INT8_16)
+#define ABOVE_MINIMUM (KIND == INT4 || KIND == INT4_32 || KIND == INT4_16 || BYTES_ABOVE_MINIMUM)
+#define EIGHT_BITS (KIND == FP8 || KIND == FP8_E5M2 || BYTES_ABOVE_MINIMUM)
 #define FLOATS (KIND == FP8 || KIND == FP8_E5M2)
 #define HEADER (4 * SCALES * (ABOVE_MINIMUM ? 2 : 1))
 

@@ -10,6 +10,7 @@ mod compile;
 pub(super) mod device;
 pub(super) mod expert_matrices;
 pub(super) mod experts;
+pub(super) mod fp8;
 pub(super) mod gated_norm;
 pub(super) mod gather;
 pub(super) mod largest;

@@ -19,20 +19,22 @@ struct Parameters {
     out: u64,
     rows: u32,
     columns: u32,
+    width: u32,
 }
 
 // SAFETY: plain numbers, laid out as in the CUDA source.
 unsafe impl DeviceRepr for Parameters {}
 
-/// `x` is [rows, columns], and the order, u32 [columns], has each of its columns.
+/// `x` is [rows, columns], and the order, u32 [width], has each of its columns, and numbers beyond them for zeros.
 pub fn columns(x: &Tensor, order: &Tensor) -> Result<Tensor> {
     let x = x.contiguous()?;
     let (rows, columns) = x.dims2()?;
-    if order.dims() != [columns] {
-        candle_core::bail!("an order of {:?} for {columns} columns", order.dims());
+    let width = order.dims1()?;
+    if width < columns {
+        candle_core::bail!("an order of {width} for {columns} columns");
     }
     let device = device_of(&x)?;
-    let (out, to) = result(&device, (rows, columns), x.dtype())?;
+    let (out, to) = result(&device, (rows, width), x.dtype())?;
     if rows * columns == 0 {
         return Ok(out);
     }
@@ -42,9 +44,10 @@ pub fn columns(x: &Tensor, order: &Tensor) -> Result<Tensor> {
         out: to,
         rows: small(rows)?,
         columns: small(columns)?,
+        width: small(width)?,
     };
     let function = function(&device, ORDER, "order_columns", x.dtype(), &[], 0)?;
-    let blocks = (rows * columns).div_ceil(ELEMENT_THREADS);
+    let blocks = (rows * width).div_ceil(ELEMENT_THREADS);
     let grid = LaunchConfig {
         grid_dim: (blocks.min(MOST_BLOCKS) as u32, 1, 1),
         block_dim: (ELEMENT_THREADS as u32, 1, 1),

@@ -7,8 +7,10 @@ use candle_core::cuda_backend::cudarc::driver::{sys, DeviceRepr};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::{DType, Result};
 
-/// Numbers of a row of a tile: 128 bytes.
-pub(super) const TILE_DEPTH: usize = 64;
+/// A row of a tile.
+pub(super) const TILE_BYTES: usize = 128;
+/// Numbers of 16 bits of it.
+pub(super) const TILE_DEPTH: usize = TILE_BYTES / 2;
 
 /// As `TensorMap` in the CUDA source.
 #[repr(transparent)]
@@ -18,7 +20,7 @@ pub(super) struct TensorMap(sys::CUtensorMap);
 unsafe impl DeviceRepr for TensorMap {}
 
 impl TensorMap {
-    /// Tiles of so many rows of a matrix [rows, columns] of f16 or bf16, whose rows lie `stride` numbers apart; beyond it
+    /// Tiles of so many rows of a matrix [rows, columns] of f16, bf16 or bytes, whose rows lie `stride` numbers apart; beyond it
     /// are zeros. The address and the distance between rows are multiples of 16 bytes.
     pub fn new(
         address: u64,
@@ -31,22 +33,55 @@ impl TensorMap {
         let element = match dtype {
             DType::F16 => Element::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             DType::BF16 => Element::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            other => candle_core::bail!("tiles are of f16 or bf16, not {other:?}"),
+            DType::U8 => Element::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            other => candle_core::bail!("tiles are of f16, bf16 or bytes, not {other:?}"),
         };
-        let dims = [columns as u64, rows as u64];
-        let row_bytes = (stride * dtype.size_in_bytes()) as u64;
-        let tile = [TILE_DEPTH as u32, tile_rows as u32];
-        let steps = [1, 1];
+        let size = dtype.size_in_bytes();
+        Self::encoded(
+            address,
+            element,
+            [columns as u64, rows as u64],
+            [(stride * size) as u64],
+            [(TILE_BYTES / size) as u32, tile_rows as u32],
+        )
+    }
+
+    /// Tiles of so many rows of bytes that lie in units of `unit` bytes, `used` of them; a row has so many units.
+    pub fn of_units(
+        address: u64,
+        (rows, units): (usize, usize),
+        (used, unit): (usize, usize),
+        tile_rows: usize,
+    ) -> Result<Self> {
+        Self::encoded(
+            address,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            [used as u64, units as u64, rows as u64],
+            [unit as u64, (units * unit) as u64],
+            [TILE_BYTES as u32, 1, tile_rows as u32],
+        )
+    }
+
+    fn encoded<const DIMENSIONS: usize, const STRIDES: usize>(
+        address: u64,
+        element: sys::CUtensorMapDataType,
+        dims: [u64; DIMENSIONS],
+        strides: [u64; STRIDES],
+        tile: [u32; DIMENSIONS],
+    ) -> Result<Self> {
+        const { assert!(STRIDES + 1 == DIMENSIONS) };
+        let steps = [1; DIMENSIONS];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the arrays have as many elements as the matrix has dimensions, and live during the call.
+        // SAFETY: the arrays have as many elements as the matrix has dimensions, strides one less, and live during the
+        // call.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 ptr::from_mut(&mut map),
                 element,
-                dims.len() as u32,
+                DIMENSIONS as u32,
                 address as *mut c_void,
                 dims.as_ptr(),
-                ptr::from_ref(&row_bytes),
+                strides.as_ptr(),
                 tile.as_ptr(),
                 steps.as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
