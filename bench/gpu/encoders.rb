@@ -31,6 +31,21 @@ module GpuBench
       end
     end
 
+    # MiniLM's shape with random weights: what Strings add to ids.
+    def strings(name)
+      path = @bench.checkpoint(name)
+      texts = Array.new(@bench.tiny ? 32 : 2048) { |index| words(36, index) }
+      peer = @bench.peer.ask("sentences", path: path, dtype: "f16", texts: texts, kept: 32, repetitions: 5)
+      @bench.on_device(Candle::EmbeddingModel, path, dtype: :f16) do |model|
+        compare_with_peer(name, model.embed(texts.first(32)), peer[:vectors])
+        lists = Array.new(texts.size) { |index| ids(38, index) }
+        of_ids = Numbers.median_ms(9) { model.embed_ids(lists, as: :packed) }
+        @results.speed(name, "#{texts.size} x 38 ids", of_ids, nil)
+        ours = Numbers.median_ms(9) { model.embed(texts, as: :packed) }
+        @results.speed(name, "#{texts.size} x 38 tokens, from Strings", ours, peer[:milliseconds])
+      end
+    end
+
     # Random weights of well-known shapes, from token ids.
     def shape(name)
       path = @bench.checkpoint(name)

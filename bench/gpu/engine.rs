@@ -1,5 +1,5 @@
 //! Times the engine's forward on a GPU, on random weights in the shapes of known models:
-//! `bench_gpu [--device cuda] [PART ...]`, the parts being bert, large, kernels, blocks, llama-1b and llama-8b.
+//! `bench_gpu [--device cuda] [PART ...]`, the parts being bert, large, kernels, blocks, fp8, llama-1b and llama-8b.
 //! Results are read back before the clock stops.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::quant::noise::random_matrix;
+use base::quant::noise::{fp8_matrix, random_matrix};
 use base::quant::{BlockType, QuantizedTensor};
 use base::runtime::threads;
 use candle_core::{DType, Device, Tensor};
@@ -47,6 +47,9 @@ fn run(device: &str, parts: &[String]) -> Result<()> {
     }
     if wanted("blocks") {
         block_times(&device)?;
+    }
+    if wanted("fp8") {
+        fp8_times(&device)?;
     }
     if wanted("bert") {
         encoder_times("BERT-base", (768, 12, 12, 3072), &device)?;
@@ -391,7 +394,7 @@ const BLOCKS: [BlockType; 9] = [
 const BLOCK_SHAPE: (usize, usize) = (4096, 14_336);
 const BLOCK_MATRICES: usize = 16;
 /// One token, more and more sequences, and a prompt.
-const BLOCK_ROWS: [usize; 8] = [1, 2, 4, 16, 32, 64, 128, 2048];
+const BLOCK_ROWS: [usize; 9] = [1, 2, 4, 16, 32, 64, 128, 256, 2048];
 
 /// Products of bf16 with matrices of blocks: microseconds, and the blocks' bytes in a second.
 fn block_times(device: &Device) -> Result<()> {
@@ -406,6 +409,12 @@ fn block_times(device: &Device) -> Result<()> {
         let layers = layers.collect::<Result<Vec<_>>>()?;
         all.push((kind.name().to_owned(), layers, matrix.bytes.len()));
     }
+    for (name, square) in [("fp8 rows", None), ("fp8 128²", Some(128))] {
+        let matrix = fp8_matrix(outputs, inputs, square);
+        let layers = (0..BLOCK_MATRICES).map(|_| Linear::quantized(matrix.clone(), None, place));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        all.push((name.to_owned(), layers, matrix.bytes.len()));
+    }
     for rows in BLOCK_ROWS {
         let x = Tensor::randn(0f32, 1.0, (rows, inputs), device)?.to_dtype(DType::BF16)?;
         for (name, layers, bytes) in &all {
@@ -418,6 +427,36 @@ fn block_times(device: &Device) -> Result<()> {
             let micros = time * 1e3 / BLOCK_MATRICES as f64;
             let rate = *bytes as f64 / micros / 1e6;
             println!("{name:<9} {rows:>4} rows: {micros:>8.1} us {rate:>6.2} TB/s");
+        }
+    }
+    Ok(())
+}
+
+/// The products of a layer of the 8B shape, for one text's prompt and for many sequences: bf16, then FP8 with rows of
+/// FP8. Microseconds, and operations in a second.
+fn fp8_times(device: &Device) -> Result<()> {
+    let place = (device, DType::BF16);
+    for (inputs, outputs) in [(4096, 6144), (4096, 4096), (4096, 28_672), (14_336, 4096)] {
+        let dense = Tensor::randn(0f32, 0.02, (outputs, inputs), device)?.to_dtype(DType::BF16)?;
+        let quantized = |square| -> Result<Linear> {
+            Linear::quantized(fp8_matrix(outputs, inputs, square), None, place)
+        };
+        let layers = [
+            ("bf16", Linear::new(dense, None)?),
+            ("fp8 by rows", quantized(None)?),
+            ("fp8 by squares", quantized(Some(128))?),
+        ];
+        for rows in [32usize, 128, 256, 512, 2048] {
+            let x = Tensor::randn(0f32, 1.0, (rows, inputs), device)?.to_dtype(DType::BF16)?;
+            for (name, layer) in &layers {
+                let time = median(9, || {
+                    (0..20).try_for_each(|_| layer.forward(&x).map(drop))?;
+                    Ok(device.synchronize()?)
+                })?;
+                let micros = time * 1e3 / 20.0;
+                let operations = (2 * rows * inputs * outputs) as f64 / micros / 1e6;
+                println!("{name:<15} {rows:>4} x {inputs:>5} x {outputs:>5}: {micros:>8.1} us {operations:>6.0} T/s");
+            }
         }
     }
     Ok(())

@@ -223,6 +223,49 @@ def whisper_files(config, directory):
     (directory / "preprocessor_config.json").write_text(json.dumps(features))
 
 
+LARGEST_FP8 = 448.0
+
+
+def fp8(made, square=None):
+    """The same weights in FP8, rows of linear layers to be rounded too: a scale per output, as compressed-tensors has
+    it, or per square, as DeepSeek and Qwen have it."""
+    config, shapes, dtype = made
+    if square:
+        said = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                "weight_block_size": [square, square], "modules_to_not_convert": ["lm_head"]}
+    else:
+        number = {"num_bits": 8, "type": "float", "symmetric": True}
+        group = {"targets": ["Linear"], "weights": {**number, "strategy": "channel", "dynamic": False},
+                 "input_activations": {**number, "strategy": "token", "dynamic": True}}
+        said = {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+                "quantization_status": "compressed", "config_groups": {"group_0": group}}
+    return {**config, "quantization_config": said}, shapes, dtype
+
+
+def parts_of(name, tensor, config):
+    """What a weight is stored as."""
+    said = config.get("quantization_config")
+    if said is None or not name.endswith("_proj.weight"):
+        return {name: tensor}
+    values = tensor.float()
+    block = said.get("weight_block_size")
+    if block:
+        high, wide = (-(-size // side) for size, side in zip(values.shape, block))
+        padded = torch.zeros(high * block[0], wide * block[1], device=values.device)
+        padded[:values.shape[0], :values.shape[1]] = values
+        squares = padded.view(high, block[0], wide, block[1])
+        scales = squares.abs().amax(dim=(1, 3)).clamp(min=1e-12) / LARGEST_FP8
+        spread = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+        codes = values / spread[:values.shape[0], :values.shape[1]]
+        beside = "weight_scale_inv"
+    else:
+        scales = values.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / LARGEST_FP8
+        codes = values / scales
+        beside = "weight_scale"
+    codes = codes.clamp(-LARGEST_FP8, LARGEST_FP8).to(torch.float8_e4m3fn)
+    return {name: codes, f"{name.removesuffix('weight')}{beside}": scales}
+
+
 SHAPES = {
     "whisper-v3": lambda: whisper(1280, 32, 20, 128),
     "tiny-whisper": lambda: whisper(64, 2, 4, 80, vocabulary=2000),
@@ -231,11 +274,17 @@ SHAPES = {
     "bert-base-reranker": lambda: bert(768, 12, 12, head=1),
     "llama-1b": lambda: llama(2048, 16, 32, 8, 8192, tied=True),
     "llama-8b": lambda: llama(4096, 32, 32, 8, 14336, tied=False),
+    "llama-8b-fp8": lambda: fp8(llama(4096, 32, 32, 8, 14336, tied=False)),
+    "llama-8b-fp8-squares": lambda: fp8(llama(4096, 32, 32, 8, 14336, tied=False), square=128),
+    "minilm-l6": lambda: bert(384, 6, 12),
     "mixture-15b": lambda: mixture(2048, 24, 32, 4, 128, 128, 8, 768),
     "hybrid-9b": lambda: hybrid(4096, 32, 32, 8, 14336, 128, 128),
     "tiny-bert": lambda: bert(64, 2, 4, vocabulary=1000),
     "tiny-bert-reranker": lambda: bert(64, 2, 4, vocabulary=1000, head=1),
     "tiny-llama": lambda: llama(256, 2, 4, 2, 512, tied=False, vocabulary=1000),
+    "tiny-llama-fp8": lambda: fp8(llama(256, 2, 4, 2, 512, tied=False, vocabulary=1000)),
+    "tiny-llama-fp8-squares": lambda: fp8(llama(256, 2, 4, 2, 512, tied=False, vocabulary=1000), square=128),
+    "tiny-minilm": lambda: bert(64, 2, 4, vocabulary=1000),
     "tiny-mixture": lambda: mixture(256, 2, 4, 2, 64, 8, 2, 128, vocabulary=1000),
     "tiny-hybrid": lambda: hybrid(256, 3, 4, 2, 512, 8, 64, vocabulary=1000),
 }
@@ -282,19 +331,20 @@ def draw(name, shape, dtype, generator):
     return (0.02 * values).to(dtype)
 
 
-def write_weights(shapes, dtype, directory):
+def write_weights(config, shapes, dtype, directory):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device=device).manual_seed(20261115)
     shards, current, size = [], {}, 0
     for name, shape in shapes.items():
-        tensor = draw(name, shape, dtype, generator).cpu()
-        if size + tensor.nbytes > SHARD_BYTES and current:
+        parts = parts_of(name, draw(name, shape, dtype, generator), config)
+        if size + sum(part.nbytes for part in parts.values()) > SHARD_BYTES and current:
             shards.append(current)
             save_file(current, directory / f"part-{len(shards)}.safetensors", metadata={"format": "pt"})
             current, size = {}, 0
             shards[-1] = list(shards[-1])
-        current[name] = tensor
-        size += tensor.nbytes
+        for part, tensor in parts.items():
+            current[part] = tensor.cpu().contiguous()
+            size += tensor.nbytes
     if not shards:
         save_file(current, directory / "model.safetensors", metadata={"format": "pt"})
         return
@@ -315,7 +365,7 @@ def main(name, directory):
         return
     directory.mkdir(parents=True, exist_ok=True)
     config, shapes, dtype = SHAPES[name]()
-    write_weights(shapes, dtype, directory)
+    write_weights(config, shapes, dtype, directory)
     if config["model_type"] == "whisper":
         whisper_files(config, directory)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer(config)))

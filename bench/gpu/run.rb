@@ -9,6 +9,7 @@ require_relative "behaviour"
 require_relative "decoders"
 require_relative "encoders"
 require_relative "families"
+require_relative "fp8"
 require_relative "layers"
 require_relative "peer"
 require_relative "pictures"
@@ -30,6 +31,7 @@ module GpuBench
       "split" => ->(bench, _) { Split.new(bench).run("llama-1b") },
       "errors" => ->(bench, _) { Behaviour.new(bench).run },
       "minilm" => ->(bench, _) { Encoders.new(bench).minilm },
+      "minilm-l6" => ->(bench, name) { Encoders.new(bench).strings(name) },
       "bert-base" => ->(bench, name) { Encoders.new(bench).shape(name) },
       "bert-large" => ->(bench, name) { Encoders.new(bench).shape(name) },
       "rerank" => ->(bench, _) { Encoders.new(bench).rerank },
@@ -37,6 +39,8 @@ module GpuBench
       "llama-1b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: true, targets: false) },
       "llama-8b" => ->(bench, name) { Decoders.new(bench).shape(name, cpu: bench.tiny, targets: !bench.tiny) },
       "together" => ->(bench, _) { Together.new(bench).run("llama-8b") },
+      "fp8" => ->(bench, _) { Fp8.new(bench).run("llama-8b", ["fp8"]) },
+      "fp8-squares" => ->(bench, _) { Fp8.new(bench).run("llama-8b", ["fp8-squares"]) },
       "mixture-15b" => ->(bench, name) { Layers.new(bench).mixture(name) },
       "hybrid-9b" => ->(bench, name) { Layers.new(bench).hybrid(name, "llama-8b") },
       "quantized" => ->(bench, _) { Decoders.new(bench).quantized("llama-8b") }
@@ -75,7 +79,7 @@ module GpuBench
     # @param quantized [Boolean] whether as a GGUF file of Q4_K and Q6_K blocks
     # @return [String] the directory of a seeded random checkpoint, made on the spot
     def checkpoint(name, quantized: false)
-      name = "tiny-#{name.sub(/-(base|large|1b|8b|9b|15b|v3)/, "")}" if @tiny
+      name = "tiny-#{name.sub(/-(base|large|1b|8b|9b|15b|v3|l6)/, "")}" if @tiny
       path = File.join(@options[:work], "#{name}#{"-q4_k_m" if quantized}")
       script = File.join(__dir__, quantized ? "make_quantized.py" : "make_checkpoints.py")
       start = now
