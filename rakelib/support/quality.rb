@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "fileutils"
 require "tmpdir"
 
 require "candle"
@@ -8,7 +9,7 @@ require_relative "llama_cpp"
 require_relative "quality_page"
 
 # What a checkpoint loses in each quantized type: the perplexity of a text, and how far predictions are from those of
-# the dense weights. One quantized file exists at a time.
+# the dense weights. One quantized file exists at a time, unless they are kept.
 class Quality
   TYPES = (Candle::GgufMix::TYPES.keys - %w[f32 f16 bf16 tq1_0 tq2_0 mxfp4_moe]).freeze
   # Tokens of a piece; each is read alone.
@@ -22,8 +23,13 @@ class Quality
   # @param tokens [Integer] how many of the text are read
   # @param calibration [String, nil] a file with another text, for importance matrices; types below three bits need it
   # @param llama_cpp [Boolean] whether llama.cpp reads the files, too
-  def initialize(source, text, types: [], tokens: 2048, calibration: nil, llama_cpp: !LlamaCpp.python.nil?)
+  # @param files [String, nil] a directory where the quantized files stay; those that are there are not made again
+  # @param page [QualityPage] where the table goes
+  def initialize(source, text, types: [], tokens: 2048, calibration: nil, llama_cpp: !LlamaCpp.python.nil?, files: nil,
+                 page: QualityPage.new)
     @source = source
+    @files = files
+    @page = page
     @types = types.empty? ? TYPES : types
     @tokens = tokens
     @calibration = calibration
@@ -32,25 +38,31 @@ class Quality
     @text = File.read(text, encoding: "UTF-8")
   end
 
-  # @param write [Boolean] whether the table goes into docs/, or only to standard output
+  # @param write [Boolean] whether rows go into docs/, each when it is measured, or only to standard output
   # @return [Array<Hash>] a row for each type
   def run(write: false)
     @reference = Candle::LLM.from_pretrained(@source, device: "cpu", dtype: "f32")
     @pieces = pieces
     rows = [{ type: "dense", **measured(@reference) }]
-    show(rows.first)
-    Dir.mktmpdir do |directory|
+    show(rows, write)
+    in_directory do |directory|
       @matrix = matrix(directory)
       wanted.each do |type, weighted|
         rows << row(directory, type, weighted)
-        show(rows.last)
+        show(rows, write)
       end
     end
-    QualityPage.new.publish(note(rows), rows.map { |row| cells(row) }) if write
     rows
   end
 
   private
+
+  def in_directory(&)
+    return Dir.mktmpdir(&) unless @files
+
+    FileUtils.mkdir_p(@files)
+    yield @files
+  end
 
   def pieces
     ids = @reference.tokenizer.encode(@text).first(@tokens)
@@ -61,7 +73,10 @@ class Quality
   def matrix(directory)
     return unless @calibration
 
-    Candle::Quantizer.imatrix(@source, text: @calibration, to: File.join(directory, "imatrix.gguf"), device: "cpu")
+    path = File.join(directory, "imatrix.gguf")
+    return path if File.exist?(path)
+
+    Candle::Quantizer.imatrix(@source, text: @calibration, to: path, device: "cpu")
   end
 
   # Pairs of a type and whether it uses the importance matrix.
@@ -72,13 +87,21 @@ class Quality
   end
 
   def row(directory, type, weighted)
-    path = Candle::Quantizer.quantize(@source, to: File.join(directory, "m.gguf"), type: type,
-                                               imatrix: weighted ? @matrix : nil)
+    path = file(directory, type, weighted)
     llm = Candle::LLM.from_pretrained(path, device: "cpu")
     { type: weighted ? "#{type} with imatrix" : type, bytes: File.size(path), **measured(llm), **compared(llm),
       llama_cpp: @llama_cpp && read_by_llama(path) }
   ensure
     llm&.close
+    FileUtils.rm_f(path) if path && !@files
+  end
+
+  # A quantized file has its name when it is whole.
+  def file(directory, type, weighted)
+    path = File.join(directory, "#{type}#{"-imatrix" if weighted}.gguf")
+    return path if File.exist?(path)
+
+    Candle::Quantizer.quantize(@source, to: path, type: type, imatrix: weighted ? @matrix : nil)
   end
 
   def measured(llm)
@@ -106,9 +129,10 @@ class Quality
     { kl_divergence: mean.call(:mean), same_token: mean.call(:same_token) }
   end
 
-  def show(row)
-    puts cells(row).join("  ")
+  def show(rows, write)
+    puts cells(rows.last).join("  ")
     $stdout.flush
+    @page.publish(note(rows), [cells(rows.last)]) if write
   end
 
   # As the page has them, without the date.

@@ -3,9 +3,12 @@
 require "json"
 
 require "spec_helper"
+require "support/child_ruby"
 require "tmpdir"
 
 RSpec.describe Candle::Quantizer do
+  include ChildRuby
+
   let(:text) { "the quick brown fox jumps" }
 
   around do |example|
@@ -344,6 +347,40 @@ RSpec.describe Candle::Quantizer do
     path = File.join(@directory, "m.gguf")
     expect { described_class.quantize(decoder("llama"), to: path, progress: stop) }.to raise_error(Interrupt)
     expect(Dir.children(@directory)).to be_empty
+    expect { described_class.quantize(decoder("llama"), to: path, shard_size: 20_000, progress: stop) }
+      .to raise_error(Interrupt)
+    expect { described_class.convert(quantized("awq"), to: File.join(@directory, "dense"), progress: stop) }
+      .to raise_error(Interrupt)
+    expect(Dir.children(@directory)).to be_empty
+  end
+
+  # One million numbers in each matrix.
+  it "has one tensor in memory at a time", if: File.exist?("/proc/self/status") do
+    width = 1024
+    source = patched("llama", "hidden_size" => width, "intermediate_size" => width, "num_hidden_layers" => 6,
+                              "num_attention_heads" => 8, "num_key_value_heads" => 8, "head_dim" => 128)
+    one, *others = Candle::Weights.open(decoder("llama")).to_h.transform_values { |info| info[:shape] }
+                                  .partition { |name, _| !name.start_with?("model.layers.") }.map(&:to_h)
+    layer = others.first.select { |name, _| name.start_with?("model.layers.0.") }
+    layers = (0...6).flat_map { |at| layer.map { |name, shape| [name.sub(".0.", ".#{at}."), shape] } }.to_h
+    shapes = one.merge(layers).transform_values { |shape| shape.map { |size| size > 64 ? size : width } }
+    file = File.join(source, "model.safetensors")
+    pair = [0.5, -0.25].pack("e*")
+    WideWeights.write(file, shapes, data: shapes.values.map { |shape| pair * (shape.inject(:*) / 2) })
+    expect(File.size(file)).to be > 160 << 20
+    script = <<~RUBY
+      require "candle"
+      peak = -> { File.read("/proc/self/status")[/VmHWM:\\s+(\\d+)/, 1].to_i }
+      quantize = ->(from) { Candle::Quantizer.quantize(from, to: #{File.join(@directory, "m.gguf").inspect}, type: "q4_0") }
+      quantize.call(#{decoder("llama").inspect})
+      before = peak.call
+      quantize.call(#{source.inspect})
+      puts peak.call - before
+    RUBY
+    output, errors, = run_ruby(script)
+    expect(errors).to eq("")
+    # A tensor in f32, its blocks, and what reading ahead brings in.
+    expect(Integer(output)).to be < 64 << 10
   end
 
   it "says what it can't write" do
@@ -447,8 +484,14 @@ RSpec.describe Candle::Quantizer do
       FileUtils.cp_r(quantized("hqq"), path)
       FileUtils.cp(File.join(source, "tokenizer.json"), path)
       kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
-      expect(kernels["linear"]).to include("int4")
+      expect(kernels["linear"]).to include("int4", "int4_16", "int4_32")
+      # Groups along axis 0 of 160 rows, of which 64 have a scale in common.
       expect(kernels["expanded_weights"]).to eq("hqq as f32")
+      path = File.join(@directory, "hqq_columns")
+      FileUtils.cp_r(quantized("hqq_columns"), path)
+      FileUtils.cp(File.join(source, "tokenizer.json"), path)
+      kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
+      expect(kernels["linear"]).to include("int4", "int8")
     end
 
     it "keep what bitsandbytes rounds to 16 bits" do
@@ -457,8 +500,9 @@ RSpec.describe Candle::Quantizer do
       FileUtils.cp(File.join(source, "tokenizer.json"), path)
       kernels = Candle::LLM.from_pretrained(path, device: "cpu").device_report[:kernels]
       expect(kernels["linear"]).to include("nf4_bf16", "nf4_f16", "fp4_bf16")
-      # Rows of 160 bytes are not whole groups of 64.
-      expect(kernels["expanded_weights"]).to eq("int8 as f32")
+      # Rows of 160 bytes end within a group of 64.
+      expect(kernels["linear"]).to include("int8")
+      expect(kernels["expanded_weights"]).to be_nil
     end
 
     it "embed texts too" do

@@ -24,6 +24,23 @@ RSpec.describe Quality do
     end
   end
 
+  it "writes each row when it is measured, and takes files that are there" do
+    Dir.mktmpdir do |directory|
+      text = File.join(directory, "text.txt").tap { |path| File.write(path, "the quick brown fox jumps " * 6) }
+      page = File.join(directory, "page.md").tap { |path| File.write(path, "<!-- table -->\n<!-- end -->\n") }
+      files = File.join(directory, "files")
+      measure = lambda do |*types|
+        quality = described_class.new(source, text, types: types, tokens: 60, llama_cpp: false, files: files,
+                                                    page: QualityPage.new(page))
+        expect { quality.run(write: true) }.to output.to_stdout
+      end
+      expect { measure.call("q8_0", "q_unknown") }.to raise_error(ArgumentError, /unknown/)
+      expect(File.read(page)).to match(/\| dense \|.*\| q8\\_0 \|/m)
+      path = File.join(files, "q8_0.gguf")
+      expect { measure.call("q8_0") }.not_to(change { File.stat(path).ino })
+    end
+  end
+
   it "has a table with its columns in the page" do
     page = File.read(QualityPage::PATH, encoding: "UTF-8")
     expect(page[QualityPage::TABLE]).to include("| #{QualityPage::HEAD.join(" | ")} |")

@@ -16,6 +16,8 @@ pub enum Stored {
     Shared(DType),
     Bytes,
     Blocks(BlockType),
+    /// Blocks that a GPU multiplies with rows rounded to FP8, too.
+    WithFp8Rows(BlockType),
 }
 
 impl Stored {
@@ -25,6 +27,7 @@ impl Stored {
             Self::Parts => DType::F32.as_str(),
             Self::Bytes => "int8",
             Self::Blocks(kind) => kind.name(),
+            Self::WithFp8Rows(_) => "fp8 with rows in fp8",
         }
     }
 }
@@ -56,6 +59,7 @@ pub fn of_product(device: &Device, stored: Stored) -> Result<String> {
         Stored::Bytes | Stored::Blocks(_) | Stored::Parts if isa.has_tiles() => isa.name(),
         Stored::Numbers(_) | Stored::Shared(_) | Stored::Parts => isa.for_numbers(),
         Stored::Bytes | Stored::Blocks(_) => isa.for_bytes(),
+        Stored::WithFp8Rows(_) => isa.for_numbers(),
     })?;
     Ok(format!("{name} {}", stored.name()))
 }

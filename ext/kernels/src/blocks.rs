@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::fp8::{self, Scaling};
 use super::{Activation, Epilogue};
 use crate::{Error, Result};
 use base::quant::{BlockType, QuantizedTensor};
@@ -13,32 +14,47 @@ use base::runtime::device::placed;
 #[derive(Clone, Debug)]
 pub struct DeviceBlocks {
     kind: BlockType,
+    /// With the inputs that blocks have beyond the matrix's.
     shape: [usize; 2],
+    /// Of the matrix.
+    columns: usize,
     /// u8 [bytes].
     bytes: Tensor,
     /// The inputs that the matrix's columns stand for, where these are in another order.
     order: Option<Order>,
+    /// How it is scaled, if it is multiplied with rows of FP8 where a GPU can do so.
+    scaling: Option<Scaling>,
 }
 
 /// Of columns, u32 [inputs] on the device.
 #[derive(Clone, Debug)]
 struct Order {
     columns: Arc<[u32]>,
+    /// Zeros that follow the columns up to a whole block.
+    padding: usize,
+    /// On CUDA with a number beyond the columns for each zero.
     placed: Tensor,
 }
 
 impl Order {
-    fn new(columns: &Arc<[u32]>, inputs: usize, device: &Device) -> Result<Self> {
-        check_order(columns, inputs)?;
+    fn new(columns: Arc<[u32]>, [inputs, whole]: [usize; 2], device: &Device) -> Result<Self> {
+        check_order(&columns, inputs)?;
+        let padding = whole.saturating_sub(inputs);
+        let mut placed = columns.to_vec();
+        if device.is_cuda() {
+            placed.resize(whole, u32::MAX);
+        }
         Ok(Self {
-            placed: Tensor::new(&columns[..], device)?,
-            columns: columns.clone(),
+            placed: Tensor::new(&placed[..], device)?,
+            padding,
+            columns,
         })
     }
 
     fn is(&self, other: Option<&Self>) -> bool {
         other.is_some_and(|other| {
-            Arc::ptr_eq(&self.columns, &other.columns) || self.columns == other.columns
+            let same = Arc::ptr_eq(&self.columns, &other.columns) || self.columns == other.columns;
+            same && self.padding == other.padding
         })
     }
 }
@@ -77,10 +93,17 @@ impl DeviceBlocks {
                 blocks.shape
             )));
         };
-        let row = inputs / blocks.kind.elements() * blocks.kind.bytes();
-        let length = outputs.checked_mul(row);
+        // Rows of groups may end within one.
+        let whole = if blocks.kind.is_grouped() {
+            inputs.checked_next_multiple_of(blocks.kind.elements())
+        } else {
+            Some(inputs)
+        };
+        let whole = whole.unwrap_or(usize::MAX);
+        let row = (whole / blocks.kind.elements()).checked_mul(blocks.kind.bytes());
+        let length = row.and_then(|row| outputs.checked_mul(row));
         let held = length.and_then(|length| blocks.bytes.get(..length));
-        let (Some(held), 0) = (held, inputs % blocks.kind.elements()) else {
+        let (Some(held), 0) = (held, whole % blocks.kind.elements()) else {
             return Err(Error::InvalidInput(format!(
                 "{} bytes of {} do not hold a matrix of shape {:?}",
                 blocks.bytes.len(),
@@ -88,19 +111,30 @@ impl DeviceBlocks {
                 blocks.shape
             )));
         };
+        let scales_first = device.is_cuda() && fp8::has_scales_first(blocks.kind, inputs);
         let bytes = if held.is_empty() {
             placed(&Tensor::zeros(0, DType::U8, &Device::Cpu)?, device)?
+        } else if scales_first {
+            Tensor::from_slice(&fp8::with_scales_first(held), held.len(), device)?
         } else {
             Tensor::from_slice(held, held.len(), device)?
         };
+        let scaling = if scales_first {
+            fp8::scaling(blocks)
+        } else {
+            None
+        };
         blocks.release_rows(0..outputs);
-        let order = blocks.order.as_ref();
-        let order = order.map(|columns| Order::new(columns, inputs, device));
+        let usual = || (whole > inputs).then(|| (0..inputs as u32).collect());
+        let order = blocks.order.clone().or_else(usual);
+        let order = order.map(|columns| Order::new(columns, [inputs, whole], device));
         Ok(Self {
             kind: blocks.kind,
-            shape: [outputs, inputs],
+            shape: [outputs, whole],
+            columns: inputs,
             bytes,
             order: order.transpose()?,
+            scaling,
         })
     }
 
@@ -116,8 +150,14 @@ impl DeviceBlocks {
         self.shape[0]
     }
 
+    /// Of all blocks of a row: kernels get as many.
     pub fn inputs(&self) -> usize {
         self.shape[1]
+    }
+
+    /// Of the matrix.
+    pub fn columns(&self) -> usize {
+        self.columns
     }
 
     /// The blocks, u8.
@@ -125,7 +165,29 @@ impl DeviceBlocks {
         &self.bytes
     }
 
-    /// Whether its columns are in another order than the inputs.
+    /// How it is scaled, if it is multiplied with rows of FP8 where a GPU can do so.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "for CUDA"))]
+    pub(crate) fn fp8_scaling(&self) -> Option<Scaling> {
+        self.scaling
+    }
+
+    /// Whether many rows are rounded to FP8 where they are multiplied with it.
+    pub fn rounds_rows(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if let (Some(_), Ok(device)) = (self.scaling, self.bytes.device().as_cuda_device()) {
+            return super::cuda::fp8::multiplies(device).unwrap_or(false);
+        }
+        false
+    }
+
+    /// How many inputs of a row share a scale where so many rows are rounded to FP8; `None` where they are not.
+    pub fn rounded_width(&self, rows: usize, dtype: DType) -> Option<usize> {
+        let scaling = self.scaling.filter(|_| self.rounds_rows())?;
+        let rounds = rows >= fp8::LEAST_ROWS && dtype != DType::F32;
+        rounds.then(|| scaling.width(self.inputs()))
+    }
+
+    /// Whether its columns are in another order than the inputs, or fewer than its blocks have.
     pub fn is_ordered(&self) -> bool {
         self.order.is_some()
     }
@@ -173,8 +235,12 @@ impl DeviceBlocks {
         Ok(Self {
             kind: self.kind,
             shape: [outputs, self.inputs()],
+            columns: self.columns,
             bytes: self.bytes.narrow(0, first * row, outputs * row)?,
             order: self.order.clone(),
+            scaling: self.scaling.filter(|scaling| {
+                *scaling == Scaling::Outputs || first.is_multiple_of(fp8::SQUARE_OUTPUTS)
+            }),
         })
     }
 
@@ -182,11 +248,11 @@ impl DeviceBlocks {
     pub fn rows(&self, rows: &[u32], dtype: DType) -> Result<Tensor> {
         let device = self.bytes.device();
         if rows.is_empty() || self.inputs() == 0 {
-            return Ok(Tensor::zeros((rows.len(), self.inputs()), dtype, device)?);
+            return Ok(Tensor::zeros((rows.len(), self.columns), dtype, device)?);
         }
         #[cfg(feature = "metal")]
         if device.is_metal() {
-            return Ok(super::metal::blocks::rows(self, rows, dtype)?);
+            return self.own_columns(super::metal::blocks::rows(self, rows, dtype)?);
         }
         match self.rows_at(&Tensor::new(rows, device)?, dtype)? {
             Some(rows) => Ok(rows),
@@ -198,10 +264,23 @@ impl DeviceBlocks {
     pub fn rows_at(&self, rows: &Tensor, dtype: DType) -> Result<Option<Tensor>> {
         #[cfg(feature = "cuda")]
         if self.bytes.device().is_cuda() {
-            return Ok(Some(super::cuda::blocks::expand(self, Some(rows), dtype)?));
+            let rows = super::cuda::blocks::expand(self, Some(rows), dtype)?;
+            return self.own_columns(rows).map(Some);
         }
         let _ = (rows, dtype);
         Ok(None)
+    }
+
+    /// Expanded rows without what blocks have beyond the matrix.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "metal")),
+        allow(dead_code, reason = "for GPUs")
+    )]
+    fn own_columns(&self, rows: Tensor) -> Result<Tensor> {
+        if self.columns == self.inputs() {
+            return Ok(rows);
+        }
+        Ok(rows.narrow(1, 0, self.columns)?.contiguous()?)
     }
 
     fn without_kernels(&self) -> Error {
@@ -234,7 +313,8 @@ impl BlockFactor<'_> {
     }
 }
 
-/// Rows, [rows, inputs], with their elements in the order of the matrices' columns; `None` where these have several.
+/// Rows, [rows, inputs], with their elements in the order of the matrices' columns, and zeros up to a whole block; `None`
+/// where matrices have several orders.
 fn ordered(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
     let mut orders = factors.iter().map(|factor| factor.blocks.order.as_ref());
     let Some(order) = orders.next().flatten() else {
@@ -247,7 +327,11 @@ fn ordered(x: &Tensor, factors: &[BlockFactor<'_>]) -> Result<Option<Tensor>> {
     if x.device().is_cuda() {
         return Ok(Some(super::cuda::order::columns(x, &order.placed)?));
     }
-    Ok(Some(x.contiguous()?.index_select(&order.placed, 1)?))
+    let x = x.contiguous()?.index_select(&order.placed, 1)?;
+    Ok(Some(match order.padding {
+        0 => x,
+        padding => x.pad_with_zeros(1, 0, padding)?,
+    }))
 }
 
 /// x · matrixᵀ + bias and what follows; `None` where it takes more than one launch beside that of the order. `x` is
@@ -390,6 +474,7 @@ mod tests {
             shape: vec![1, 64],
             bytes: Bytes::unpacked(vec![0; 36]),
             order: Some(order.into()),
+            fp8_rows: false,
         };
         let turned: Vec<u32> = (0..64).rev().collect();
         let held = DeviceBlocks::new(&blocks(&turned), &Device::Cpu).unwrap();
@@ -418,12 +503,41 @@ mod tests {
     }
 
     #[test]
+    fn rows_may_end_within_a_group() {
+        let blocks = QuantizedTensor {
+            kind: BlockType::Int8,
+            shape: vec![2, 100],
+            bytes: Bytes::unpacked(vec![0; 4 * 72]),
+            order: None,
+            fp8_rows: false,
+        };
+        let held = DeviceBlocks::new(&blocks, &Device::Cpu).unwrap();
+        assert_eq!((held.inputs(), held.columns()), (128, 100));
+        assert_eq!(held.part(1, 1).unwrap().columns(), 100);
+        let x = Tensor::ones((3, 100), DType::F32, &Device::Cpu).unwrap();
+        let factor = BlockFactor {
+            blocks: &held,
+            bias: None,
+        };
+        let rows = ordered(&x, &[factor]).unwrap().unwrap();
+        let rows: Vec<Vec<f32>> = rows.to_vec2().unwrap();
+        assert!(rows.iter().all(|row| row.len() == 128));
+        assert!(rows.iter().all(|row| row.iter().sum::<f32>() == 100.0));
+        let short = QuantizedTensor {
+            bytes: Bytes::unpacked(vec![0; 4 * 72 - 1]),
+            ..blocks
+        };
+        assert!(DeviceBlocks::new(&short, &Device::Cpu).is_err());
+    }
+
+    #[test]
     fn blocks_that_do_not_make_a_matrix_are_refused() {
         let blocks = |shape: &[usize], length: usize| QuantizedTensor {
             kind: BlockType::Q4_0,
             shape: shape.to_vec(),
             bytes: Bytes::unpacked(vec![0; length]),
             order: None,
+            fp8_rows: false,
         };
         let held = DeviceBlocks::new(&blocks(&[2, 64], 72), &Device::Cpu).unwrap();
         assert_eq!((held.outputs(), held.inputs()), (2, 64));

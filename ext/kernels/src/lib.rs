@@ -15,6 +15,7 @@ pub(crate) mod cuda;
 pub mod cuda_graphs;
 pub mod experts;
 pub mod f32_tiles;
+pub mod fp8;
 mod gated_norm;
 pub mod heads;
 pub mod matrix;

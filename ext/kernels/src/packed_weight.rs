@@ -12,14 +12,14 @@ use crate::cpu::isa::Isa;
 use crate::cpu::product::blocks::BlockMatrix;
 use crate::cpu::product::byte_matrix::{self, ByteMatrix};
 use crate::cpu::product::gemm::{multiply_windows, PackedMatrix};
-use crate::cpu::product::grouped::GroupedMatrix;
+use crate::cpu::product::grouped::{GroupedMatrix, LinedMatrix};
 use crate::cpu::product::half_matrix::{multiplies_bf16, HalfMatrix};
 use crate::cpu::product::row_matrix::RowMatrix;
 use crate::cpu::product::{multiply_each, GemmEpilogue, WeightMatrix};
 use crate::cpu::windows::Windows;
 use crate::cpu::Element;
 use crate::{Activation, Epilogue, Error, Result};
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use base::runtime::memory;
 
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ enum Layout {
     Bytes(ByteMatrix),
     Blocks(BlockMatrix),
     Grouped(GroupedMatrix),
+    /// Of scales that belong to columns.
+    Lined(LinedMatrix),
     /// [out, in], as another part of the model holds it.
     Shared(Tensor),
 }
@@ -67,6 +69,23 @@ impl PackedWeight {
             })?,
         };
         Self::with_bias(layout, bias, (inputs, outputs), weight.dtype()).map(Some)
+    }
+
+    /// `new` for vectors, of f32; `None` for all else.
+    pub fn for_vectors(weight: &Tensor, bias: Option<&Tensor>) -> Result<Option<Self>> {
+        if !has_kernel(weight) || weight.dtype() != DType::F32 {
+            return Ok(None);
+        }
+        let (outputs, inputs) = weight.dims2()?;
+        memory::ensure_elements(
+            &[inputs, outputs],
+            size_of::<f32>(),
+            "a convolution's weight",
+        )?;
+        let matrix = with_values(weight, |values| {
+            PackedMatrix::for_vectors(values, inputs, outputs)
+        })?;
+        Self::with_bias(Layout::F32(matrix), bias, (inputs, outputs), DType::F32).map(Some)
     }
 
     /// Rounds a weight to bytes with a scale per output; `None` where `new` has to serve: it is empty, or has more
@@ -105,6 +124,18 @@ impl PackedWeight {
             order: order.clone(),
             ..packed
         }))
+    }
+
+    /// Whether `lined` has kernels for it.
+    pub fn takes_lines(weight: &LinedTensor) -> bool {
+        LinedMatrix::takes(weight)
+    }
+
+    /// Keeps codes whose scales belong to columns.
+    pub fn lined(weight: &LinedTensor, bias: Option<&Tensor>) -> Result<Self> {
+        let matrix = LinedMatrix::new(weight)?;
+        let shape = (matrix.inputs, matrix.outputs);
+        Self::with_bias(Layout::Lined(matrix), bias, shape, DType::F32)
     }
 
     /// A weight, [out, in], that stays in use elsewhere and is read where it lies; `None` as for `new`.
@@ -158,7 +189,10 @@ impl PackedWeight {
     }
 
     pub fn is_quantized(&self) -> bool {
-        matches!(self.layout, Layout::Blocks(_) | Layout::Grouped(_))
+        matches!(
+            self.layout,
+            Layout::Blocks(_) | Layout::Grouped(_) | Layout::Lined(_)
+        )
     }
 
     pub fn stored(&self) -> Stored {
@@ -168,6 +202,7 @@ impl PackedWeight {
             Layout::Bytes(_) => Stored::Bytes,
             Layout::Blocks(matrix) => Stored::Blocks(matrix.kind()),
             Layout::Grouped(matrix) => Stored::Blocks(matrix.kind()),
+            Layout::Lined(matrix) => Stored::Blocks(matrix.kind()),
             Layout::Shared(_) => Stored::Shared(self.dtype),
         }
     }
@@ -196,6 +231,12 @@ impl PackedWeight {
             (Layout::Bytes(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
             (Layout::Blocks(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
             (Layout::Grouped(matrix), ..) => self.product::<f32, _>(matrix, x, shape, epilogue),
+            (Layout::Lined(matrix), ..) => {
+                let rows = x.elem_count() / self.inputs.max(1);
+                self.on_values(x, shape, epilogue, |isa, x, epilogue| {
+                    matrix.multiply_in_order(isa, x, rows, epilogue)
+                })
+            }
             (Layout::Shared(held), _, DType::BF16) => {
                 self.product_with::<bf16>(held, x, shape, epilogue)
             }

@@ -5,7 +5,6 @@ use candle_core::{DType, Tensor};
 use crate::cpu::isa::Isa;
 use crate::cpu::product::winograd::Winograd;
 use crate::cpu::windows::Windows;
-use crate::f32_tiles;
 use crate::packed_weight::with_values;
 use crate::{Activation, Error, Result};
 
@@ -14,12 +13,11 @@ pub struct WinogradWeight(Winograd);
 
 impl WinogradWeight {
     /// Transforms a weight, [outputs, inputs, 3, 3]; `None` where windows are multiplied as they are: numbers other than
-    /// f32, other devices, channels that are not whole vectors, and products on tiles, which are faster.
+    /// f32, other devices, and channels that are not whole vectors.
     pub fn new(weight: &Tensor, bias: Option<&Tensor>) -> Result<Option<Self>> {
         let (outputs, inputs, down, across) = weight.dims4()?;
         let is_there = weight.device().is_cpu() && weight.dtype() == DType::F32;
-        let on_tiles = f32_tiles::are_wanted() && Isa::current()?.has_tiles();
-        if !is_there || on_tiles || (down, across) != (3, 3) || !Winograd::takes(inputs, outputs) {
+        if !is_there || (down, across) != (3, 3) || !Winograd::takes(inputs, outputs) {
             return Ok(None);
         }
         let bias = bias.map(|bias| bias.to_dtype(DType::F32)?.to_vec1::<f32>());

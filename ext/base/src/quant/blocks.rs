@@ -41,6 +41,8 @@ pub enum BlockType {
     E5m2,
     Int4Of32,
     Int8Of32,
+    Int4Of16,
+    Int8Of16,
 }
 
 /// Elements of a block of the older formats.
@@ -107,6 +109,8 @@ impl BlockType {
             Self::E5m2 => "fp8_e5m2",
             Self::Int4Of32 => "int4_32",
             Self::Int8Of32 => "int8_32",
+            Self::Int4Of16 => "int4_16",
+            Self::Int8Of16 => "int8_16",
         }
     }
 
@@ -141,7 +145,9 @@ impl BlockType {
             | Self::Int8
             | Self::E5m2
             | Self::Int4Of32
-            | Self::Int8Of32 => GROUP,
+            | Self::Int8Of32
+            | Self::Int4Of16
+            | Self::Int8Of16 => GROUP,
         }
     }
 
@@ -169,6 +175,8 @@ impl BlockType {
             Self::Int4 => 40,
             Self::Int8 => 72,
             Self::Int8Of32 => 80,
+            Self::Int4Of16 => 64,
+            Self::Int8Of16 => 96,
         }
     }
 
@@ -200,7 +208,9 @@ impl BlockType {
             | Self::Int8
             | Self::E5m2
             | Self::Int4Of32
-            | Self::Int8Of32 => 0,
+            | Self::Int8Of32
+            | Self::Int4Of16
+            | Self::Int8Of16 => 0,
         }
     }
 
@@ -353,7 +363,9 @@ pub fn split_block(kind: BlockType, block: &[u8], codes: &mut [u8]) -> Header {
         | BlockType::Int8
         | BlockType::E5m2
         | BlockType::Int4Of32
-        | BlockType::Int8Of32 => {
+        | BlockType::Int8Of32
+        | BlockType::Int4Of16
+        | BlockType::Int8Of16 => {
             if let Some(form) = GroupForm::of(kind) {
                 form.codes(block, codes);
             }

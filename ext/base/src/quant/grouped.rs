@@ -12,6 +12,8 @@ use super::BlockType;
 
 /// Elements of such a block.
 pub const GROUP: usize = 64;
+/// Scales and minimums of a block at most.
+pub const MOST_NUMBERS: usize = 8;
 
 /// bitsandbytes' NF4.
 const NF4: [f32; 16] = [
@@ -107,7 +109,7 @@ enum Levels {
 }
 
 impl BlockType {
-    pub const GROUPED: [Self; 14] = [
+    pub const GROUPED: [Self; 16] = [
         Self::Nf4,
         Self::Fp4,
         Self::Nf4Bf16,
@@ -122,6 +124,8 @@ impl BlockType {
         Self::E5m2,
         Self::Int4Of32,
         Self::Int8Of32,
+        Self::Int4Of16,
+        Self::Int8Of16,
     ];
 
     /// Whether it is one of the types that no file has.
@@ -139,13 +143,13 @@ impl GroupForm {
             BlockType::Iq2 => (4, Levels::Iq2),
             BlockType::Fp8 => (8, Levels::E4m3),
             BlockType::E5m2 => (8, Levels::E5m2),
-            BlockType::Int4 | BlockType::Int4Of32 => (4, Levels::Codes),
-            BlockType::Int8 | BlockType::Int8Of32 => (8, Levels::Codes),
+            BlockType::Int4 | BlockType::Int4Of32 | BlockType::Int4Of16 => (4, Levels::Codes),
+            BlockType::Int8 | BlockType::Int8Of32 | BlockType::Int8Of16 => (8, Levels::Codes),
             _ => return None,
         };
         Some(Self {
             run: match kind {
-                BlockType::NvFp4 | BlockType::Iq2 => 16,
+                BlockType::NvFp4 | BlockType::Iq2 | BlockType::Int4Of16 | BlockType::Int8Of16 => 16,
                 BlockType::Int4Of32 | BlockType::Int8Of32 => 32,
                 _ => GROUP,
             },
@@ -197,8 +201,8 @@ impl GroupForm {
 
     /// The scales, and behind them the minimums.
     #[inline(always)]
-    pub fn header(&self, block: &[u8]) -> [f32; 4] {
-        let mut numbers = [0.0; 4];
+    pub fn header(&self, block: &[u8]) -> [f32; MOST_NUMBERS] {
+        let mut numbers = [0.0; MOST_NUMBERS];
         let found = block.chunks_exact(4).take(self.numbers());
         for (number, bytes) in numbers.iter_mut().zip(found) {
             *number = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -283,7 +287,7 @@ mod tests {
             let codes: Vec<u8> = (0..GROUP)
                 .map(|at| (at * 37 % (1 << form.bits).min(124)) as u8)
                 .collect();
-            let numbers = [0.1, 0.2, -0.3, 0.4];
+            let numbers = [0.1, 0.2, -0.3, 0.4, -0.5, 0.6, 0.7, 0.8];
             let mut block = vec![0; kind.bytes()];
             form.write(&mut block, &numbers[..form.numbers()], &codes);
             let found = dequantize(kind, &block).unwrap();

@@ -3,6 +3,7 @@
 mod blocks;
 mod encode;
 mod grouped;
+mod lined;
 pub mod noise;
 
 use std::ops::Range;
@@ -14,9 +15,10 @@ use crate::Result;
 pub use blocks::{dequantize, BlockType};
 pub use blocks::{split_block, Header, RUN, SMALL as SMALL_BLOCK};
 pub use encode::{each_block, mean_square, nearest, positive_scale, put_half, quantize, BlockForm};
-pub use grouped::{half_of_e4m3, of_e5m2, GroupForm, Rounding, GROUP};
+pub use grouped::{half_of_e4m3, of_e5m2, GroupForm, Rounding, GROUP, MOST_NUMBERS};
+pub use lined::LinedTensor;
 
-/// A quantized matrix in its file: whole blocks, row after row.
+/// A quantized matrix: whole blocks, row after row. Those of a file are as they are there.
 #[derive(Clone, Debug)]
 pub struct QuantizedTensor {
     pub kind: BlockType,
@@ -24,6 +26,8 @@ pub struct QuantizedTensor {
     pub bytes: Bytes,
     /// The columns that the blocks' stand for, where these are in another order.
     pub order: Option<Arc<[u32]>>,
+    /// Whether its checkpoint multiplies it with rows that are rounded to floats of eight bits, too.
+    pub fp8_rows: bool,
 }
 
 impl QuantizedTensor {
@@ -39,7 +43,8 @@ impl QuantizedTensor {
         let piece = |at: usize| rows[at] * self.row_length() / READ_ALONG;
         for near in order.chunk_by(|&a, &b| piece(a) == piece(b)) {
             for &at in near {
-                let row = dequantize(self.kind, self.row_bytes(rows[at]))?;
+                let mut row = dequantize(self.kind, self.row_bytes(rows[at]))?;
+                row.truncate(width);
                 self.place_row(&row, &mut values[at * width..][..width]);
             }
             if let (Some(&first), Some(&last)) = (near.first(), near.last()) {
@@ -53,14 +58,21 @@ impl QuantizedTensor {
     pub fn dequantize(&self) -> Result<Vec<f32>> {
         let values = dequantize(self.kind, &self.bytes)?;
         let width = self.shape.last().copied().unwrap_or(0);
-        if self.order.is_none() || width == 0 {
+        if width == 0 || (self.order.is_none() && self.has_whole_blocks()) {
             return Ok(values);
         }
-        let mut placed = vec![0f32; values.len()];
-        for (row, to) in values.chunks(width).zip(placed.chunks_mut(width)) {
-            self.place_row(row, to);
+        let held = width.next_multiple_of(self.kind.elements());
+        let mut placed = vec![0f32; values.len() / held * width];
+        for (row, to) in values.chunks(held).zip(placed.chunks_mut(width)) {
+            self.place_row(&row[..width.min(row.len())], to);
         }
         Ok(placed)
+    }
+
+    /// Whether rows end with a block: those of groups may end within one, whose other codes are 0.
+    pub fn has_whole_blocks(&self) -> bool {
+        let width = self.shape.last().copied().unwrap_or(0);
+        width.is_multiple_of(self.kind.elements())
     }
 
     /// Columns that were expanded to where they belong.
@@ -90,6 +102,7 @@ impl QuantizedTensor {
             kind: self.kind,
             shape: self.shape.clone(),
             order: self.order.clone(),
+            fp8_rows: self.fp8_rows,
             bytes: Bytes::unpacked(rows.collect::<Vec<_>>().concat()),
         }
     }
@@ -106,7 +119,7 @@ impl QuantizedTensor {
 
     fn row_length(&self) -> usize {
         let width = self.shape.last().copied().unwrap_or(0);
-        width / self.kind.elements() * self.kind.bytes()
+        width.div_ceil(self.kind.elements()) * self.kind.bytes()
     }
 
     /// `[n, ..]` as n tensors `[..]` on the same bytes.
@@ -119,6 +132,7 @@ impl QuantizedTensor {
                     kind: self.kind,
                     shape: self.shape[1..].to_vec(),
                     order: self.order.clone(),
+                    fp8_rows: self.fp8_rows,
                     bytes: self.bytes.slice(index * length, length)?,
                 })
             })
@@ -131,6 +145,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rows_may_end_within_a_group() {
+        let kind = BlockType::Int8;
+        let held = noise::random_matrix(kind, 3, 128);
+        let whole = held.dequantize().unwrap();
+        let cut = QuantizedTensor {
+            shape: vec![3, 100],
+            ..held
+        };
+        assert!(!cut.has_whole_blocks());
+        let values = cut.dequantize().unwrap();
+        for row in 0..3 {
+            assert_eq!(values[row * 100..][..100], whole[row * 128..][..100]);
+            assert_eq!(cut.rows(&[row]).unwrap(), whole[row * 128..][..100]);
+        }
+    }
+
+    #[test]
     fn rows_come_in_the_order_asked_for() {
         let kind = BlockType::Q8_0;
         let length = 2 * kind.bytes();
@@ -141,6 +172,7 @@ mod tests {
             shape,
             bytes,
             order: None,
+            fp8_rows: false,
         };
         let asked = [4, 0, 4, 2];
         let expected: Vec<f32> = asked

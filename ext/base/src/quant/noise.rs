@@ -1,6 +1,6 @@
 //! Blocks of random bits, for tests and self-tests.
 
-use super::{BlockType, GroupForm, QuantizedTensor};
+use super::{BlockType, GroupForm, QuantizedTensor, GROUP};
 use crate::runtime::bytes::Bytes;
 
 /// A matrix of random bits whose scales, which are f16, stay small; Q8_K's, an f32, too.
@@ -32,7 +32,28 @@ pub fn random_matrix(kind: BlockType, outputs: usize, inputs: usize) -> Quantize
         shape: vec![outputs, inputs],
         bytes: Bytes::unpacked(bytes),
         order: None,
+        fp8_rows: false,
     }
+}
+
+/// A matrix of FP8 that is multiplied with rows of FP8, too: of random bits, with a scale for each output, or for every
+/// square of so many outputs and inputs.
+pub fn fp8_matrix(outputs: usize, inputs: usize, square: Option<usize>) -> QuantizedTensor {
+    let mut matrix = random_matrix(BlockType::Fp8, outputs, inputs);
+    let mut bytes = matrix.bytes.to_vec();
+    let across = (inputs / GROUP).max(1);
+    for (at, block) in bytes.chunks_mut(BlockType::Fp8.bytes()).enumerate() {
+        let (output, input) = (at / across, at % across * GROUP);
+        let step = match square {
+            Some(side) => 5 * (output / side) + input / side,
+            None => output,
+        };
+        let scale = 0.01 + 0.001 * (step % 7) as f32;
+        block[..4].copy_from_slice(&scale.to_le_bytes());
+    }
+    matrix.bytes = Bytes::unpacked(bytes);
+    matrix.fp8_rows = true;
+    matrix
 }
 
 /// Scales, and the minimum, of f32 become numbers between 2⁻⁷ and 2⁻⁵; no code of floats is not a number.

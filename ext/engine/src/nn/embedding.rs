@@ -159,6 +159,7 @@ mod tests {
         Embedding::Blocks(QuantizedTensor {
             kind,
             order: None,
+            fp8_rows: false,
             shape: vec![4, kind.elements()],
             bytes: Bytes::unpacked(bytes),
         })

@@ -163,7 +163,9 @@ impl Linear {
             Stored::Numbers(dtype) | Stored::Shared(dtype) => elements * dtype.size_in_bytes(),
             Stored::Parts => elements * 4,
             Stored::Bytes => elements + self.outputs() * size_of::<f32>(),
-            Stored::Blocks(kind) => elements / kind.elements() * kind.bytes(),
+            Stored::Blocks(kind) | Stored::WithFp8Rows(kind) => {
+                elements / kind.elements() * kind.bytes()
+            }
         }
     }
 }
@@ -197,6 +199,7 @@ mod tests {
         let blocks = QuantizedTensor {
             kind,
             order: None,
+            fp8_rows: false,
             shape: vec![8, 64],
             bytes: Bytes::unpacked(vec![0; 16 * kind.bytes()]),
         };

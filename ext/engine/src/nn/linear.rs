@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::elementwise;
 use crate::{Error, Result};
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use kernels::backend::Stored;
 use kernels::blocks::{self, BlockFactor, DeviceBlocks};
 use kernels::experts::{ExpertMatrices, ExpertMatrix};
@@ -38,6 +38,17 @@ impl Linear {
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
         let mut layer = Self::plain(weight, bias)?;
         layer.pack()?;
+        Ok(layer)
+    }
+
+    /// A layer that the CPU computes with vectors alone: what a ReLU leaves of a row is far from evenly large, and tiles
+    /// multiply such rows no faster.
+    pub fn by_vectors(weight: Tensor, bias: Option<Tensor>) -> Result<Self> {
+        let mut layer = Self::plain(weight.clone(), bias)?;
+        match PackedWeight::for_vectors(&weight, layer.bias.as_ref())? {
+            Some(packed) => layer.weight = Weight::Packed(packed),
+            None => layer.pack()?,
+        }
         Ok(layer)
     }
 
@@ -141,13 +152,35 @@ impl Linear {
         })
     }
 
+    /// Whether a weight whose scales belong to columns may stay as it is on this device, in a model of this type.
+    pub fn keeps_lines(device: &Device, dtype: DType) -> bool {
+        device.is_cpu() && dtype == DType::F32
+    }
+
+    /// Whether it has the numbers of rows that the kernels take.
+    pub fn takes_lines(weight: &LinedTensor) -> bool {
+        PackedWeight::takes_lines(weight)
+    }
+
+    /// A layer whose weight stays quantized, where `keeps_lines` and `takes_lines` allow it.
+    pub fn lined(weight: &LinedTensor, bias: Option<Tensor>) -> Result<Self> {
+        let packed = PackedWeight::lined(weight, bias.as_ref())?;
+        Ok(Self {
+            inputs: packed.inputs(),
+            outputs: packed.outputs(),
+            weight: Weight::Packed(packed),
+            bias,
+            dtype: DType::F32,
+        })
+    }
+
     /// A layer on blocks that are in a GPU's memory; computes in `dtype`.
     pub(super) fn on_blocks(
         matrix: DeviceBlocks,
         dtype: DType,
         bias: Option<Tensor>,
     ) -> Result<Self> {
-        let (inputs, outputs) = (matrix.inputs(), matrix.outputs());
+        let (inputs, outputs) = (matrix.columns(), matrix.outputs());
         if let Some(bias) = bias.as_ref().filter(|bias| bias.dims() != [outputs]) {
             return Err(Error::InvalidInput(format!(
                 "a bias of shape {:?} does not fit a linear layer of {outputs} outputs",
@@ -206,7 +239,12 @@ impl Linear {
             Weight::Packed(packed) => (packed.stored(), Device::Cpu),
             Weight::DeviceBlocks(matrix) => {
                 let device = matrix.bytes().device().clone();
-                (Stored::Blocks(matrix.kind()), device)
+                let stored = if matrix.rounds_rows() {
+                    Stored::WithFp8Rows(matrix.kind())
+                } else {
+                    Stored::Blocks(matrix.kind())
+                };
+                (stored, device)
             }
         }
     }

@@ -22,6 +22,15 @@ pub enum Arrangement {
     Alternate(usize),
     /// All but so many from the first on.
     After(usize),
+    /// The first half of a matrix's rows, or of each of a stack, or the second.
+    Half(usize),
+    /// Of each of so many heads, so many rows from one on, as a stack.
+    Heads {
+        heads: usize,
+        first: usize,
+        count: usize,
+        by_inputs: bool,
+    },
 }
 
 impl Arrangement {
@@ -33,6 +42,13 @@ impl Arrangement {
             ("columns", []) => Self::Columns,
             ("alternate", &[first]) => Self::Alternate(first),
             ("after", &[count]) => Self::After(count),
+            ("half", &[number @ 0..=1]) => Self::Half(number),
+            ("heads" | "heads_by_inputs", &[heads, first, count]) => Self::Heads {
+                heads,
+                first,
+                count,
+                by_inputs: name == "heads_by_inputs",
+            },
             _ => return None,
         })
     }
@@ -66,6 +82,20 @@ impl Arrangement {
             },
             Self::After(count) if count >= rows => misfit(format!("a table after {count} of them")),
             Self::After(count) => Ok(tensor.narrow(0, count, rows - count)?.contiguous()?),
+            Self::Half(number) => match half_of(tensor, number)? {
+                Some(part) => Ok(part),
+                None => misfit("two matrices".to_owned()),
+            },
+            Self::Heads {
+                heads,
+                first,
+                count,
+                by_inputs,
+            } => match of_heads(tensor, heads, (first, count))? {
+                Some(part) if by_inputs => Ok(part.transpose(1, 2)?.contiguous()?),
+                Some(part) => Ok(part),
+                None => misfit(format!("{heads} heads with {count} rows after {first}")),
+            },
         }
     }
 }
@@ -174,6 +204,38 @@ fn alternate(tensor: &Tensor, first: usize) -> Result<Option<Tensor>> {
     Ok(Some(part.reshape(shape)?))
 }
 
+/// Half of the rows of each matrix; `None` where they are odd.
+fn half_of(tensor: &Tensor, number: usize) -> Result<Option<Tensor>> {
+    let dimension = match tensor.rank() {
+        0 | 1 => return Ok(None),
+        rank => rank - 2,
+    };
+    let rows = tensor.dim(dimension)?;
+    if !rows.is_multiple_of(2) || number > 1 {
+        return Ok(None);
+    }
+    let part = tensor.narrow(dimension, number * (rows / 2), rows / 2)?;
+    Ok(Some(part.contiguous()?))
+}
+
+/// Some rows of each head, [heads, rows, inputs]; `None` where heads do not have them.
+fn of_heads(
+    tensor: &Tensor,
+    heads: usize,
+    (first, count): (usize, usize),
+) -> Result<Option<Tensor>> {
+    let &[rows, inputs] = tensor.dims() else {
+        return Ok(None);
+    };
+    let end = first.checked_add(count);
+    let fits = heads > 0 && rows.is_multiple_of(heads);
+    if !fits || end.is_none_or(|end| end > rows / heads) {
+        return Ok(None);
+    }
+    let all = tensor.reshape((heads, rows / heads, inputs))?;
+    Ok(Some(all.narrow(1, first, count)?.contiguous()?))
+}
+
 /// All queries, all keys, and all values.
 fn apart(tensor: &Tensor, groups: usize, queries: usize) -> Result<Tensor> {
     let shape = tensor.dims().to_vec();
@@ -204,6 +266,13 @@ mod tests {
             Arrangement::Columns,
             Arrangement::Alternate(0),
             Arrangement::After(0),
+            Arrangement::Half(0),
+            Arrangement::Heads {
+                heads: 1,
+                first: 0,
+                count: 1,
+                by_inputs: false,
+            },
         ] {
             let refused = arrangement.of(&number);
             assert!(matches!(refused, Err(Error::InvalidInput(_))));

@@ -27,7 +27,7 @@ use crate::files::raw_config::RawConfig;
 use crate::files::shard_index;
 use crate::files::weight_files::GGML_MAGIC;
 use crate::{CancelToken, Result};
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use base::runtime::bytes::Bytes;
 
 pub use element::Element;
@@ -64,6 +64,11 @@ pub trait WeightSource: Send + Sync {
 
     /// The blocks of a quantized tensor as they lie in the file; `None` for dense tensors.
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>>;
+
+    /// The codes of a matrix whose scales belong to columns, which `quantized` has no blocks for; `None` for others.
+    fn lined(&self, _name: &str) -> Result<Option<LinedTensor>> {
+        Ok(None)
+    }
 
     /// Whether blocks have the last two dimensions the other way round than the tensor.
     fn turned(&self, _name: &str) -> bool {

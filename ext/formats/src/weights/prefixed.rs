@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{Element, Metadata, TensorInfo, WeightSource};
 use crate::Result;
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use base::runtime::bytes::Bytes;
 
 /// What begins with `prefix`, without it.
@@ -47,6 +47,10 @@ impl WeightSource for Prefixed {
 
     fn quantized(&self, name: &str) -> Result<Option<QuantizedTensor>> {
         self.source.quantized(&self.whole(name))
+    }
+
+    fn lined(&self, name: &str) -> Result<Option<LinedTensor>> {
+        self.source.lined(&self.whole(name))
     }
 
     fn turned(&self, name: &str) -> bool {

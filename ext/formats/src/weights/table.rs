@@ -234,6 +234,7 @@ impl WeightSource for Table {
                 shape: entry.shape.clone(),
                 bytes: bytes.clone(),
                 order: None,
+                fp8_rows: false,
             }),
             Data::Coded(kind, bytes, factors) if factors.is_empty() => {
                 let row = entry.shape.last().copied().unwrap_or(0);
@@ -245,6 +246,7 @@ impl WeightSource for Table {
                     shape: entry.shape.clone(),
                     bytes: Bytes::unpacked(bytes),
                     order: None,
+                    fp8_rows: false,
                 })
             }
             Data::Coded(..) => None,

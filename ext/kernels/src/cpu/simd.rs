@@ -200,12 +200,6 @@ pub trait Simd: Copy {
         // SAFETY: the caller has LANES pairs at `from`, and the instruction set.
         unsafe { pairs_each::<Self>(from, bf16_to_f32) }
     }
-    /// `bf16_pairs` for f16.
-    #[inline(always)]
-    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
-        // SAFETY: the caller has LANES pairs at `from`, and the instruction set.
-        unsafe { pairs_each::<Self>(from, |bits| half::f16::from_bits(bits).to_f32()) }
-    }
 }
 
 /// What a tile reads: rows of x and a panel [inputs, 32], four inputs a turn.

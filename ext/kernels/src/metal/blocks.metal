@@ -431,6 +431,23 @@ struct Int8Of32 {
     }
 };
 
+// A scale and a minimum for every run.
+struct Int4Of16 {
+    enum : uint { ELEMENTS = 64, BYTES = 64 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const Steps steps = { float_at(block, 4 * run), 0.0f, float_at(block, 16 + 4 * run) };
+        expand_four_bits(block + 32 + 8 * run, steps, values);
+    }
+};
+
+struct Int8Of16 {
+    enum : uint { ELEMENTS = 64, BYTES = 96 };
+    static void expand(device const uchar *block, uint run, thread float *values) {
+        const Steps steps = { float_at(block, 4 * run), 0.0f, float_at(block, 16 + 4 * run) };
+        expand_eight_bits(block + 32 + RUN * run, steps, values);
+    }
+};
+
 // Run number `run` of a row of blocks.
 template <typename Block>
 static inline void expand_run(device const uchar *row, uint run, thread float *values) {

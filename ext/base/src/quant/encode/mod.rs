@@ -163,7 +163,9 @@ fn encode(kind: BlockType, values: &[f32], importance: Option<Importance<'_>>, b
         | BlockType::Int8
         | BlockType::E5m2
         | BlockType::Int4Of32
-        | BlockType::Int8Of32 => {}
+        | BlockType::Int8Of32
+        | BlockType::Int4Of16
+        | BlockType::Int8Of16 => {}
     }
 }
 

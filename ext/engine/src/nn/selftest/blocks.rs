@@ -3,9 +3,10 @@ use candle_core::DType;
 use super::{Bench, Sum};
 use crate::nn::{Embedding, Epilogue, Linear, Projection};
 use crate::Result;
-use base::quant::noise::random_matrix;
+use base::quant::noise::{fp8_matrix, random_matrix};
 use base::quant::{dequantize, BlockType, QuantizedTensor};
 use kernels::blocks::DeviceBlocks;
+use kernels::fp8;
 use kernels::selftest::ROW_NUMBERS;
 use kernels::Activation;
 
@@ -36,6 +37,9 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
             aligned_cases(bench, kind)?;
         }
     }
+    if formats(bench).contains(&BlockType::Fp8) && !bench.extent.few && !bench.extent.rows {
+        fp8_cases(bench)?;
+    }
     let (mixes, orders) = [BlockType::Q6K, BlockType::Int8]
         .map(|kind| formats(bench).contains(&kind))
         .into();
@@ -43,6 +47,26 @@ pub(super) fn cases(bench: &mut Bench<'_>) -> Result<()> {
     rows.try_for_each(|rows| mixed_case(bench, rows))?;
     let mut rows = [1, 3, 33].into_iter().filter(|_| orders);
     rows.try_for_each(|rows| ordered_case(bench, rows))
+}
+
+/// Matrices that a GPU may multiply with rows of FP8: with tiles that matrices and rows do not fill, and depths that
+/// several of its thread blocks share, or not.
+fn fp8_cases(bench: &mut Bench<'_>) -> Result<()> {
+    for square in [None, Some(128)] {
+        for ((outputs, inputs), rows) in [
+            ((8, 256), &[17, 128][..]),
+            ((136, 512), &[16, 18, 129, 300]),
+            ((392, 2048), &[33, 256, 520]),
+            ((1024, 768), &[64, 700]),
+        ] {
+            let matrix = fp8_matrix(outputs, inputs, square);
+            let weight = dequantize(matrix.kind, &matrix.bytes)?;
+            for &rows in rows {
+                product_case(bench, &matrix, &weight, (rows, 0))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Matrices whose columns are in another order, of which some share it.
@@ -176,14 +200,22 @@ fn product_case(
     let x = wide
         .narrow(0, first, rows * inputs)?
         .reshape((rows, inputs))?;
-    let values = super::read(&x)?;
+    let held = DeviceBlocks::new(matrix, bench.device)?;
+    let mut values = super::read(&x)?;
+    if let Some(width) = held.rounded_width(rows, bench.dtype) {
+        values = fp8::rounded_row(&values, width);
+    }
     let (bias, b) = bench.tensor(&[outputs])?;
     let (residual, r) = bench.tensor(&[rows, outputs])?;
     let products = products_of(&values, weight, inputs);
     let place = (bench.device, bench.dtype);
     let plain = Linear::quantized(matrix.clone(), None, place)?;
     let biased = Linear::quantized(matrix.clone(), Some(bias), place)?;
-    let case = format!("{} {rows}x{inputs}x{outputs}", matrix.kind.name());
+    let rounded = match held.rounded_width(rows, bench.dtype) {
+        Some(width) => format!(" rounded by {width}"),
+        None => String::new(),
+    };
+    let case = format!("{}{rounded} {rows}x{inputs}x{outputs}", matrix.kind.name());
     bench.check_sums("blocks", case.clone(), &plain.forward(&x)?, &products)?;
     let epilogue = Epilogue {
         residual: Some(&residual),

@@ -70,6 +70,7 @@ fn eight_bits(parts: &Parts<'_>, module: &str, name: &str, scales: String) -> Re
             shape: vec![outputs, inputs],
             format: "int8",
             transposed: false,
+            fp8_rows: false,
             unpack: Box::new(unpack),
         },
     })
@@ -197,6 +198,7 @@ fn four_bits(
             shape,
             format,
             transposed: false,
+            fp8_rows: false,
             unpack: Box::new(unpack),
         },
     })

@@ -1,5 +1,8 @@
 //! From groups to blocks: where a block type has the same numbers, they become its blocks, which have kernels.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use half::f16;
@@ -8,7 +11,8 @@ use rayon::prelude::*;
 use super::grouped::{Group, Grouped, Layout, Levels, Rounding, ROWS_PER_TASK};
 use super::Packed;
 use crate::Result;
-use base::quant::{BlockType, GroupForm, QuantizedTensor, GROUP, SMALL_BLOCK};
+use base::quant::{BlockType, GroupForm, LinedTensor, QuantizedTensor};
+use base::quant::{GROUP, MOST_NUMBERS, SMALL_BLOCK};
 use base::runtime::bytes::Bytes;
 use base::runtime::threads;
 
@@ -28,6 +32,7 @@ impl Blocks {
             shape: packed.file_shape(),
             bytes: Bytes::unpacked(self.bytes),
             order: self.order,
+            fp8_rows: packed.fp8_rows,
         }
     }
 
@@ -67,6 +72,31 @@ impl Grouped {
             Some((kind, form)) => self.group_blocks(kind, form).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// The same numbers as codes with scales of columns; `None` where groups lie otherwise.
+    pub fn lined(self) -> Option<LinedTensor> {
+        let Layout::Lines(lines) = self.layout else {
+            return None;
+        };
+        let plain = matches!(self.levels, Levels::Codes) && self.rounding == Rounding::None;
+        if !plain || self.codes.len() != self.rows.checked_mul(self.columns)? {
+            return None;
+        }
+        let scales = self.groups.iter().map(|group| group.scale * self.factor);
+        let minimum = |group: &Group| (group.minimum - group.zero * group.scale) * self.factor;
+        Some(LinedTensor {
+            shape: [self.rows, self.columns],
+            bits: if self.codes.iter().all(|&code| code < 16) {
+                4
+            } else {
+                8
+            },
+            lines,
+            scales: scales.collect(),
+            minimums: self.groups.iter().map(minimum).collect(),
+            codes: self.codes,
+        })
     }
 
     /// The same numbers as blocks that GGUF files have.
@@ -136,18 +166,21 @@ impl Grouped {
     }
 
     fn group_blocks(&self, kind: BlockType, form: GroupForm) -> Result<Blocks> {
-        let across = self.columns / GROUP * kind.bytes();
-        let mut blocks = vec![0u8; self.codes.len() / GROUP * kind.bytes()];
+        let across = self.columns.div_ceil(GROUP) * kind.bytes();
+        let rows = self.codes.len().checked_div(self.columns).unwrap_or(0);
+        let mut blocks = vec![0u8; rows * across];
         threads::install(|| {
             let rows = blocks.par_chunks_exact_mut(across);
             let rows = rows.zip(self.codes.par_chunks_exact(self.columns));
             let rows = rows.enumerate().with_min_len(ROWS_PER_TASK);
             rows.for_each(|(row, (blocks, codes))| {
                 let parts = blocks.chunks_exact_mut(kind.bytes());
-                for (number, (block, codes)) in parts.zip(codes.chunks_exact(GROUP)).enumerate() {
+                for (number, (block, codes)) in parts.zip(codes.chunks(GROUP)).enumerate() {
                     let group = |run: usize| self.group_at(row, number * GROUP + run * form.run);
-                    let mut numbers = [0.0; 4];
-                    for run in 0..form.scales() {
+                    let mut whole = [0u8; GROUP];
+                    whole[..codes.len()].copy_from_slice(codes);
+                    let mut numbers = [0.0; MOST_NUMBERS];
+                    for run in 0..codes.len().div_ceil(form.run) {
                         let group = group(run);
                         numbers[run] = group.scale * self.factor;
                         if form.has_minimum {
@@ -155,7 +188,7 @@ impl Grouped {
                             numbers[form.scales() + run] = minimum * self.factor;
                         }
                     }
-                    form.write(block, &numbers[..form.numbers()], codes);
+                    form.write(block, &numbers[..form.numbers()], &whole);
                 }
             });
         })?;
@@ -164,23 +197,25 @@ impl Grouped {
 
     /// The type of groups with scales of f32 that has these numbers.
     fn group_type(&self) -> Option<(BlockType, GroupForm)> {
-        if self.codes.is_empty() || !self.columns.is_multiple_of(GROUP) {
+        if self.codes.is_empty() {
             return None;
         }
         let kinds = match &self.levels {
             Levels::Codes if self.rounding != Rounding::None => return None,
             Levels::Codes if self.codes.iter().all(|&code| code < 16) => {
-                vec![BlockType::Int4, BlockType::Int4Of32]
+                vec![BlockType::Int4, BlockType::Int4Of32, BlockType::Int4Of16]
             }
-            Levels::Codes => vec![BlockType::Int8, BlockType::Int8Of32],
+            Levels::Codes => vec![BlockType::Int8, BlockType::Int8Of32, BlockType::Int8Of16],
             Levels::Table(table) => vec![self.table_type(table)?],
         };
         let fits = |form: &GroupForm| match &self.layout {
             Layout::Grid { columns, .. } => {
                 *columns >= self.columns || columns.is_multiple_of(form.run)
             }
-            Layout::Run(length) => length.is_multiple_of(form.run),
-            Layout::Columns { .. } => false,
+            Layout::Run(length) => {
+                length.is_multiple_of(form.run) && self.columns.is_multiple_of(form.run)
+            }
+            Layout::Columns { .. } | Layout::Lines(_) => false,
         };
         let with_form = |kind| Some((kind, GroupForm::of(kind).filter(fits)?));
         kinds.into_iter().find_map(with_form)
@@ -217,7 +252,7 @@ impl Grouped {
             Layout::Run(length) => {
                 length.is_multiple_of(SMALL_BLOCK) && self.columns.is_multiple_of(SMALL_BLOCK)
             }
-            Layout::Columns { .. } => false,
+            Layout::Columns { .. } | Layout::Lines(_) => false,
         };
         let plain = matches!(self.levels, Levels::Codes)
             && self.rounding == Rounding::None
@@ -277,189 +312,5 @@ fn write_block(kind: BlockType, block: &mut [u8], codes: &[u8], group: Group, of
     }
     for (at, byte) in rest.iter_mut().enumerate() {
         *byte = code(at) & 0x0f | code(at + SMALL_BLOCK / 2) << 4;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn grouped(most: u8, zero: f32, affine: bool) -> Grouped {
-        let codes: Vec<u8> = (0..3 * 64u32)
-            .map(|at| (at * 7 % (u32::from(most) + 1)) as u8)
-            .collect();
-        let groups = (0..6).map(|at| Group {
-            scale: 0.25 + at as f32 / 64.0,
-            zero,
-            minimum: if affine { at as f32 - 2.5 } else { 0.0 },
-        });
-        Grouped {
-            rows: 3,
-            columns: 64,
-            codes,
-            levels: Levels::Codes,
-            layout: Layout::Grid {
-                rows: 1,
-                columns: 32,
-            },
-            groups: groups.collect(),
-            affine,
-            factor: 1.0,
-            rounding: Rounding::None,
-        }
-    }
-
-    #[test]
-    fn blocks_have_the_same_numbers() {
-        for (most, zero, affine, expected) in [
-            (15, 8.0, false, BlockType::Q4_0),
-            (15, 3.0, false, BlockType::Q5_0),
-            (255, 128.0, false, BlockType::Q8_0),
-            (15, 0.0, true, BlockType::Q4_1),
-            (31, 0.0, true, BlockType::Q5_1),
-        ] {
-            let grouped = grouped(most, zero, affine);
-            let blocks = grouped.blocks().unwrap().unwrap();
-            assert_eq!(blocks.kind, expected);
-            let found = base::quant::dequantize(blocks.kind, &blocks.bytes).unwrap();
-            assert_eq!(found, grouped.dequantize().unwrap());
-        }
-    }
-
-    /// The numbers of blocks, with the columns where they belong.
-    fn expanded(blocks: Blocks, shape: [usize; 2]) -> Vec<f32> {
-        let tensor = QuantizedTensor {
-            kind: blocks.kind,
-            shape: shape.to_vec(),
-            bytes: Bytes::unpacked(blocks.bytes),
-            order: blocks.order,
-        };
-        tensor.dequantize().unwrap()
-    }
-
-    fn assert_close(found: &[f32], wanted: &[f32]) {
-        for (found, wanted) in found.iter().zip(wanted) {
-            assert!((found - wanted).abs() <= 2e-6 * (1.0 + wanted.abs()));
-        }
-    }
-
-    /// Groups of 64 columns with numbers that halves do not have.
-    fn fine(most: u8, affine: bool) -> Grouped {
-        let mut grouped = grouped(most, 0.0, affine);
-        grouped.layout = Layout::Grid {
-            rows: 1,
-            columns: 64,
-        };
-        grouped.groups = (0..3)
-            .map(|at| Group {
-                scale: 0.1 + at as f32 / 7.0,
-                zero: 7.3,
-                minimum: if affine { 0.3 } else { 0.0 },
-            })
-            .collect();
-        grouped
-    }
-
-    #[test]
-    fn scales_that_are_no_halves_are_kept_too() {
-        for (most, affine, expected) in [
-            (15, false, BlockType::Int4),
-            (3, true, BlockType::Int4),
-            (200, false, BlockType::Int8),
-            (63, true, BlockType::Int8),
-        ] {
-            let grouped = fine(most, affine);
-            let blocks = grouped.blocks().unwrap().unwrap();
-            assert_eq!(blocks.kind, expected);
-            assert_close(&expanded(blocks, [3, 64]), &grouped.dequantize().unwrap());
-        }
-    }
-
-    #[test]
-    fn tables_have_types_of_their_own() {
-        for expected in [
-            BlockType::Nf4,
-            BlockType::Fp4,
-            BlockType::Nf4Bf16,
-            BlockType::Nf4F16,
-            BlockType::Fp4Bf16,
-            BlockType::Fp4F16,
-            BlockType::NvFp4,
-            BlockType::Fp8,
-            BlockType::E5m2,
-        ] {
-            let form = GroupForm::of(expected).unwrap();
-            let mut grouped = fine(if form.bits == 4 { 15 } else { 120 }, false);
-            grouped.levels = Levels::Table(Box::new(*form.levels()));
-            grouped.rounding = form.rounding;
-            grouped.layout = Layout::Grid {
-                rows: 1,
-                columns: form.run,
-            };
-            let count = 3 * 64 / form.run;
-            let groups = (0..count).map(|at| Group::scaled(0.1 + at as f32 / 7.0));
-            grouped.groups = groups.collect();
-            let blocks = grouped.blocks().unwrap().unwrap();
-            assert_eq!(blocks.kind, expected);
-            assert_eq!(expanded(blocks, [3, 64]), grouped.dequantize().unwrap());
-            if expected == BlockType::Fp8 {
-                grouped.codes[7] = 0xff;
-                let Levels::Table(table) = &mut grouped.levels else {
-                    panic!("a table");
-                };
-                table[0xff] = f32::NAN;
-                assert!(grouped.blocks().unwrap().is_none());
-            }
-        }
-    }
-
-    #[test]
-    fn rounded_numbers_other_than_those_of_tables_are_expanded() {
-        let mut codes = fine(15, false);
-        codes.rounding = Rounding::Bf16;
-        assert!(codes.blocks().unwrap().is_none());
-        let form = GroupForm::of(BlockType::NvFp4).unwrap();
-        codes.levels = Levels::Table(Box::new(*form.levels()));
-        codes.groups = vec![Group::scaled(0.1); 3];
-        assert!(codes.blocks().unwrap().is_none());
-    }
-
-    #[test]
-    fn columns_of_a_group_are_put_side_by_side() {
-        let mut shuffled = grouped(15, 8.0, false);
-        let of = (0..64).map(|column| (column * 5 / 2) % 2).collect();
-        shuffled.layout = Layout::Columns { of, count: 2 };
-        let blocks = shuffled.blocks().unwrap().unwrap();
-        assert_eq!(blocks.kind, BlockType::Q4_0);
-        assert!(blocks.order.is_some());
-        assert_eq!(expanded(blocks, [3, 64]), shuffled.dequantize().unwrap());
-        // Groups of 63 columns and one.
-        let of = (0..64).map(|column| u32::from(column == 5)).collect();
-        shuffled.layout = Layout::Columns { of, count: 2 };
-        assert!(shuffled.blocks().unwrap().is_none());
-    }
-
-    #[test]
-    fn groups_of_32_have_scales_of_their_own() {
-        for (most, kind) in [(15, BlockType::Int4Of32), (200, BlockType::Int8Of32)] {
-            for affine in [false, true] {
-                let mut fine = grouped(most, 8.0, affine);
-                fine.groups[1].scale = 0.1;
-                let blocks = fine.blocks().unwrap().unwrap();
-                assert_eq!(blocks.kind, kind);
-                assert_close(&expanded(blocks, [3, 64]), &fine.dequantize().unwrap());
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_that_no_block_type_has_are_expanded() {
-        let mut short = grouped(15, 8.0, false);
-        short.layout = Layout::Grid {
-            rows: 1,
-            columns: 16,
-        };
-        short.groups = vec![Group::scaled(0.5); 12];
-        assert!(short.blocks().unwrap().is_none());
     }
 }

@@ -36,7 +36,8 @@ pub fn find(parts: &Parts<'_>, scheme: &Scheme, name: &str) -> Result<Option<Fou
         Some(Element::I8) => bytes(parts, module).map(Some),
         Some(Element::F8E4M3 | Element::F8E5M2) => {
             let block = settings.iter().find_map(|group| group.block);
-            fp8(parts, block.unwrap_or([128, 128]), name)
+            let rows = settings.iter().any(|group| group.fp8_rows);
+            fp8(parts, (block.unwrap_or([128, 128]), rows), name)
         }
         _ => Ok(None),
     }
@@ -47,15 +48,22 @@ struct Settings {
     bits: Option<usize>,
     group: Option<usize>,
     block: Option<[usize; 2]>,
+    /// Whether its weights and the rows that they are multiplied with are floats of eight bits.
+    fp8_rows: bool,
 }
 
 fn group_settings(scheme: &Scheme) -> Vec<Settings> {
     let groups = scheme.get("config_groups").and_then(Value::as_object);
-    let weights = groups.into_iter().flat_map(|groups| groups.values());
+    let groups = groups.into_iter().flat_map(|groups| groups.values());
     let size = |value: &Value, key: &str| value.get(key)?.as_u64().map(|size| size as usize);
-    weights
-        .filter_map(|group| group.get("weights"))
-        .map(|weights| Settings {
+    let is_fp8 = |value: &Value| {
+        let kind = value.get("type").and_then(Value::as_str);
+        size(value, "num_bits") == Some(8) && kind == Some("float")
+    };
+    groups
+        .filter_map(|group| Some((group.get("weights")?, group.get("input_activations"))))
+        .map(|(weights, inputs)| Settings {
+            fp8_rows: is_fp8(weights) && inputs.is_some_and(is_fp8),
             bits: size(weights, "num_bits"),
             group: size(weights, "group_size"),
             block: weights.get("block_structure").and_then(|block| {
@@ -81,6 +89,7 @@ fn found(
             shape,
             format,
             transposed: false,
+            fp8_rows: false,
             unpack,
         },
     }
@@ -331,7 +340,8 @@ pub fn find_model_opt(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Optio
         return Ok(None);
     };
     if parts.element(name) != Some(Element::U8) {
-        return fp8(parts, [128, 128], name);
+        let rows = parts.has(&format!("{module}.input_scale"));
+        return fp8(parts, ([128, 128], rows), name);
     }
     let part = |ending: &str| format!("{module}.{ending}");
     let [scales, total] = ["weight_scale", "weight_scale_2"].map(part);

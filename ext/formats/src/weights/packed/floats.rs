@@ -24,11 +24,19 @@ pub fn find_fp8(parts: &Parts<'_>, scheme: &Scheme, name: &str) -> Result<Option
         let side = |at: usize| Some(sides.get(at)?.as_u64()? as usize);
         Some([side(0)?, side(1)?])
     });
-    fp8(parts, block.unwrap_or(USUAL_BLOCK), name)
+    let rows = match scheme.text("activation_scheme") {
+        Some(said) => ["dynamic", "static"].contains(&said),
+        None => scheme.text("quant_method") == Some("fbgemm_fp8"),
+    };
+    fp8(parts, (block.unwrap_or(USUAL_BLOCK), rows), name)
 }
 
-/// The same, whatever configuration says so.
-pub fn fp8(parts: &Parts<'_>, block: [usize; 2], name: &str) -> Result<Option<Found>> {
+/// The same, whatever configuration says so, the sides of blocks, and whether rows are rounded to FP8, too.
+pub fn fp8(
+    parts: &Parts<'_>,
+    (block, fp8_rows): ([usize; 2], bool),
+    name: &str,
+) -> Result<Option<Found>> {
     let Some(element) = parts.element(name).filter(|element| FP8.contains(element)) else {
         return Ok(None);
     };
@@ -88,6 +96,7 @@ pub fn fp8(parts: &Parts<'_>, block: [usize; 2], name: &str) -> Result<Option<Fo
             shape,
             format: element.name(),
             transposed: false,
+            fp8_rows,
             unpack: Box::new(unpack),
         },
     }))
@@ -218,6 +227,7 @@ pub fn find_experts(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<
             shape: vec![experts, 32 * groups, outputs],
             format: "mxfp4",
             transposed: true,
+            fp8_rows: false,
             unpack: Box::new(unpack),
         },
     }))

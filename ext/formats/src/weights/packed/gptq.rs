@@ -42,6 +42,7 @@ impl Names {
                 shape,
                 format,
                 transposed: false,
+                fp8_rows: false,
                 unpack,
             },
         }

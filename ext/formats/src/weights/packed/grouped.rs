@@ -58,6 +58,8 @@ pub enum Layout {
     Columns { of: Vec<u32>, count: usize },
     /// So many elements in a row have a group, whatever rows they are in.
     Run(usize),
+    /// So many rows have groups of their own, one for each column; those of the rows after them begin again.
+    Lines(usize),
 }
 
 /// Rows that one task expands.
@@ -82,6 +84,7 @@ impl Grouped {
                 let elements = matrices.checked_mul(rows)?.checked_mul(columns)?;
                 Some(elements.div_ceil(*length))
             }
+            Layout::Lines(lines) => lines.checked_mul(columns),
         }
     }
 
@@ -97,6 +100,7 @@ impl Grouped {
             }
             Layout::Columns { of, count } => row * count + of[column] as usize,
             Layout::Run(length) => (row * self.columns + column) / length,
+            Layout::Lines(lines) => row % lines * self.columns + column,
         };
         self.groups[at]
     }
@@ -105,7 +109,7 @@ impl Grouped {
     fn alike(&self, row: usize, column: usize) -> usize {
         let step = match &self.layout {
             Layout::Grid { columns, .. } => columns - column % columns,
-            Layout::Columns { .. } => 1,
+            Layout::Columns { .. } | Layout::Lines(_) => 1,
             Layout::Run(length) => length - (row * self.columns + column) % length,
         };
         step.min(self.columns - column)

@@ -7,6 +7,7 @@ use super::{Found, Packed};
 use crate::weights::Element;
 use crate::Result;
 
+pub const FORMAT: &str = "hqq";
 /// What else a module of HQQ stores, which the numbers do not depend on or which is read by name.
 const SETTINGS: [&str; 16] = [
     "scale",
@@ -122,9 +123,12 @@ pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> 
                 minimum: 0.0,
             })
             .collect();
-        // Along the other axis, every element of a line has another group.
+        // Along the other axis, neighbours have different groups, and those of whole rows come in turns.
         let (layout, groups) = match axis {
             1 => (Layout::Run(group), groups),
+            _ if columns > 0 && count.is_multiple_of(columns) => {
+                (Layout::Lines(count / columns), groups)
+            }
             _ => (
                 Layout::Run(1),
                 (0..elements).map(|at| groups[at % count]).collect(),
@@ -149,8 +153,9 @@ pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> 
         parts: settings.chain([name.to_owned()]).collect(),
         packed: Packed {
             shape: sides,
-            format: "hqq",
+            format: FORMAT,
             transposed: false,
+            fp8_rows: false,
             unpack: Box::new(unpack),
         },
     }))

@@ -59,6 +59,7 @@ pub fn find(parts: &Parts<'_>, scheme: &Scheme, name: &str) -> Result<Option<Fou
             shape: vec![outputs, inputs],
             format,
             transposed: false,
+            fp8_rows: false,
             unpack,
         },
     };

@@ -24,7 +24,7 @@ use candle_core::{DType, Device, Tensor};
 use super::{Element, Metadata, TensorInfo, WeightSource};
 use crate::files::raw_config::RawConfig;
 use crate::Result;
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use base::runtime::bytes::Bytes;
 use base::runtime::device::placed;
 use base::runtime::memory;
@@ -40,6 +40,8 @@ struct Packed {
     format: &'static str,
     /// Whether the last two dimensions of the file are the other way round.
     transposed: bool,
+    /// Whether rows are rounded to floats of eight bits where it is multiplied.
+    fp8_rows: bool,
     unpack: Unpack,
 }
 
@@ -180,6 +182,14 @@ impl WeightSource for Unpacked {
         };
         let blocks = self.unpack(name, packed)?.blocks()?;
         Ok(blocks.map(|blocks| blocks.tensor(packed)))
+    }
+
+    fn lined(&self, name: &str) -> Result<Option<LinedTensor>> {
+        match self.weights.get(name) {
+            Some((packed, _)) if packed.format != hqq::FORMAT => Ok(None),
+            Some((packed, _)) => Ok(self.unpack(name, packed)?.lined()),
+            None => self.source.lined(name),
+        }
     }
 
     fn turned(&self, name: &str) -> bool {

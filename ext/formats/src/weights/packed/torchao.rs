@@ -106,6 +106,7 @@ pub fn find(parts: &Parts<'_>, _: &Scheme, name: &str) -> Result<Option<Found>> 
             shape,
             format,
             transposed: false,
+            fp8_rows: false,
             unpack,
         },
     }))

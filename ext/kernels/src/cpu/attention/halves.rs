@@ -7,11 +7,20 @@ use crate::cpu::{build, for_each_range, rows_of, Element, Isa, Output, RowView};
 use crate::rows::row_major;
 use crate::Result;
 
-/// f32 [tokens, heads, width] in f16, with the rows of a head one after the other in memory; `None` for other tensors.
+/// [tokens, heads, width] with the rows of a head one after the other in memory, f32 in f16 and bf16 as it is; `None`
+/// for other tensors.
 pub fn halves_by_head(x: &Tensor) -> Result<Option<Tensor>> {
-    if x.dtype() != DType::F32 || !x.device().is_cpu() {
+    if !x.device().is_cpu() {
         return Ok(None);
     }
+    match x.dtype() {
+        DType::F32 => rounded_by_head(x),
+        DType::BF16 => Ok(Some(x.transpose(0, 1)?.contiguous()?.transpose(0, 1)?)),
+        _ => Ok(None),
+    }
+}
+
+fn rounded_by_head(x: &Tensor) -> Result<Option<Tensor>> {
     let (tokens, heads, width) = x.dims3()?;
     let x = row_major(x)?;
     let (storage, layout) = x.storage_and_layout();
@@ -58,7 +67,23 @@ mod tests {
         let wanted = x.to_dtype(DType::F16).unwrap();
         let [found, wanted] = [&found, &wanted].map(|x| x.flatten_all().unwrap().to_vec1::<f16>());
         assert_eq!(found.unwrap(), wanted.unwrap());
-        assert!(halves_by_head(&x.to_dtype(DType::BF16).unwrap())
+    }
+
+    #[test]
+    fn bf16_stays_and_other_types_are_left_alone() {
+        let (tokens, heads, width) = (9, 3, 20);
+        let x = Tensor::from_vec(
+            numbers(tokens * heads * width, 1),
+            (tokens, heads, width),
+            &Device::Cpu,
+        )
+        .unwrap();
+        let x = x.to_dtype(DType::BF16).unwrap();
+        let found = halves_by_head(&x).unwrap().unwrap();
+        assert_eq!(found.stride(), [width, tokens * width, 1]);
+        let numbers = |x: &Tensor| x.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+        assert_eq!(numbers(&found).unwrap(), numbers(&x).unwrap());
+        assert!(halves_by_head(&x.to_dtype(DType::F16).unwrap())
             .unwrap()
             .is_none());
     }

@@ -53,7 +53,7 @@ impl PackedMatrix {
     }
 
     /// `new` for vectors.
-    pub(super) fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
+    pub fn for_vectors(weight: &[f32], inputs: usize, outputs: usize) -> Result<Self> {
         let panels = pack_panels(outputs, inputs * PANEL, |panel: &mut [f32], first| {
             lay_out(weight, inputs, first, panel);
         })?;

@@ -52,8 +52,9 @@ const WIDE_CACHE: usize = 1 << 20;
 /// With so many rows, a panel is widened once for all of them, and else as it is read.
 const LEAST_IN_WIDE_PANELS: usize = 16;
 
-/// A matrix [outputs, inputs] as panels of 32 outputs, each [inputs / 2, 32] pairs of neighbouring
-/// inputs. Every instruction set reads this one layout.
+/// A matrix [outputs, inputs] as panels of 32 outputs. Those of bf16 are [inputs / 2, 32] pairs of neighbouring inputs,
+/// which CPUs multiply; those of f16, which are always widened, [inputs, 32] numbers. Every instruction set reads this
+/// one layout.
 #[derive(Clone)]
 pub struct HalfMatrix {
     panels: Panels<u32>,
@@ -94,9 +95,10 @@ impl HalfMatrix {
         let panels = pack_panels(outputs, pairs * PANEL, |panel: &mut [u32], first| {
             let rows = weight.chunks(inputs.max(1)).skip(first).take(PANEL);
             for (column, row) in rows.enumerate() {
-                for (to, numbers) in panel[column..].iter_mut().step_by(PANEL).zip(row.chunks(2)) {
-                    let second = numbers.get(1).copied().unwrap_or(0);
-                    *to = u32::from(numbers[0]) | u32::from(second) << 16;
+                if T::STORED == Stored::Bf16 {
+                    lay_out_pairs(row, &mut panel[column..]);
+                } else {
+                    lay_out_numbers(row, &mut halves_of(panel)[column..]);
                 }
             }
         })?;
@@ -301,6 +303,27 @@ impl<T: Element> WeightMatrix<T> for HalfMatrix {
             }
         }
     }
+}
+
+/// A row becomes a column of pairs.
+fn lay_out_pairs(row: &[u16], column: &mut [u32]) {
+    for (to, numbers) in column.iter_mut().step_by(PANEL).zip(row.chunks(2)) {
+        let second = numbers.get(1).copied().unwrap_or(0);
+        *to = u32::from(numbers[0]) | u32::from(second) << 16;
+    }
+}
+
+/// A row becomes a column of numbers.
+fn lay_out_numbers(row: &[u16], column: &mut [u16]) {
+    for (to, &number) in column.iter_mut().step_by(PANEL).zip(row) {
+        *to = number;
+    }
+}
+
+/// The words of a panel as twice as many numbers.
+fn halves_of(panel: &mut [u32]) -> &mut [u16] {
+    // SAFETY: a word is two numbers, which any bits are; the numbers need less alignment and take the words' place.
+    unsafe { std::slice::from_raw_parts_mut(panel.as_mut_ptr().cast(), 2 * panel.len()) }
 }
 
 /// Whether an instruction set multiplies rows of bf16 as they are, instead of widening them.

@@ -246,13 +246,4 @@ impl Simd for Neon {
             ]
         }
     }
-    #[inline(always)]
-    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
-        // SAFETY: the CPU has NEON, as every CPU of this architecture, and the caller has four pairs at `from`.
-        unsafe {
-            let pairs = vld1q_u32(from);
-            let second = vshrn_n_u32::<16>(pairs);
-            [Self::widen_f16(vmovn_u32(pairs)), Self::widen_f16(second)]
-        }
-    }
 }

@@ -250,23 +250,6 @@ impl Simd for Avx2 {
             ]
         }
     }
-    #[inline(always)]
-    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
-        // SAFETY: the CPU has AVX2 and F16C, and the caller has eight pairs at `from`, unaligned.
-        unsafe {
-            let pairs = _mm256_loadu_si256(from.cast());
-            // Packing works within halves of 128 bits, so their middle quarters change places.
-            let narrow = |v: __m256i| {
-                let packed = _mm256_packus_epi32(v, v);
-                _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed))
-            };
-            let low = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff));
-            [
-                _mm256_cvtph_ps(narrow(low)),
-                _mm256_cvtph_ps(narrow(_mm256_srli_epi32::<16>(pairs))),
-            ]
-        }
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -566,17 +549,6 @@ impl Simd for Avx512 {
             [
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
                 _mm512_castsi512_ps(_mm512_and_si512(pairs, high)),
-            ]
-        }
-    }
-    #[inline(always)]
-    unsafe fn f16_pairs(from: *const u32) -> [Self::V; 2] {
-        // SAFETY: the CPU has AVX-512F, and the caller has 16 pairs at `from`, unaligned.
-        unsafe {
-            let pairs = _mm512_loadu_si512(from.cast());
-            [
-                _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs)),
-                _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(pairs))),
             ]
         }
     }

@@ -226,6 +226,7 @@ fn bytes_that_do_not_make_a_matrix_are_refused() {
             shape,
             bytes,
             order,
+            fp8_rows: false,
         };
         BlockMatrix::new(Isa::Scalar, &blocks)
     };

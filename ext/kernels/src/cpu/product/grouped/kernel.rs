@@ -62,9 +62,12 @@ trait Format {
     const WIDE_FLOATS: bool = false;
     /// What scaled levels are rounded to.
     const ROUNDING: Rounding = Rounding::None;
+    /// Whether blocks have scales; x has them else.
+    const SCALED: bool = true;
 
     const RUNS: usize = GROUP / Self::RUN;
-    const HEADER: usize = Self::RUNS * (1 + Self::MINIMUM as usize) * 4 * PANEL;
+    const HEADER: usize =
+        Self::SCALED as usize * Self::RUNS * (1 + Self::MINIMUM as usize) * 4 * PANEL;
     /// Bytes of eight inputs.
     const STEP: usize = if Self::WIDE { 8 * PANEL } else { 4 * PANEL };
     const BLOCK: usize = Self::HEADER + GROUP / 8 * Self::STEP;
@@ -122,6 +125,31 @@ impl Format for BytesAboveMinimums {
     const RUN: usize = 32;
     const MINIMUM: bool = true;
     const WIDE: bool = true;
+}
+
+struct LevelsAboveEachMinimum;
+impl Format for LevelsAboveEachMinimum {
+    const RUN: usize = 16;
+    const MINIMUM: bool = true;
+}
+
+struct BytesAboveEachMinimum;
+impl Format for BytesAboveEachMinimum {
+    const RUN: usize = 16;
+    const MINIMUM: bool = true;
+    const WIDE: bool = true;
+}
+
+/// Codes alone, whose inputs are scaled before.
+struct Codes;
+impl Format for Codes {
+    const SCALED: bool = false;
+}
+
+struct ByteCodes;
+impl Format for ByteCodes {
+    const WIDE: bool = true;
+    const SCALED: bool = false;
 }
 
 /// The sums of a group's rows that take turns.
@@ -223,7 +251,11 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
             let mut run = 0;
             while run < F::RUNS {
                 let mut sums: Turns<S, R> = [[S::splat(0.0); TURNS]; R];
-                let scale = number(run);
+                let scale = if F::SCALED {
+                    number(run)
+                } else {
+                    S::splat(1.0)
+                };
                 let mut step = run * F::RUN / 8;
                 while step < (run + 1) * F::RUN / 8 {
                     let codes = at.add(F::HEADER + step * F::STEP + lane_bytes);
@@ -235,7 +267,7 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
                 while r < R {
                     let [a, b, c, d] = sums[r];
                     let sum = S::add(S::add(a, b), S::add(c, d));
-                    totals[r] = if matches!(F::ROUNDING, Rounding::None) {
+                    totals[r] = if F::SCALED && matches!(F::ROUNDING, Rounding::None) {
                         S::fuse(sum, scale, totals[r])
                     } else {
                         S::add(sum, totals[r])
@@ -251,11 +283,12 @@ unsafe fn tile<S: Decode, F: Format, const R: usize>(
                 let mut r = 0;
                 while r < R {
                     let sums = operands.sums.add(r * (stride / SUMMED) + first);
-                    let sum = if F::RUN == SUMMED {
-                        *sums
-                    } else {
-                        *sums + *sums.add(1)
-                    };
+                    let mut sum = *sums;
+                    let mut next = 1;
+                    while next < F::RUN / SUMMED {
+                        sum += *sums.add(next);
+                        next += 1;
+                    }
                     totals[r] = S::fuse(minimum, S::splat(sum), totals[r]);
                     r += 1;
                 }
@@ -310,6 +343,12 @@ unsafe fn multiply_with<S: Decode>(
             BlockType::E5m2 => multiply_format::<S, WideFloats>(operands, rows, sums),
             BlockType::Int4Of32 => multiply_format::<S, LevelsAboveMinimums>(operands, rows, sums),
             BlockType::Int8Of32 => multiply_format::<S, BytesAboveMinimums>(operands, rows, sums),
+            BlockType::Int4Of16 => {
+                multiply_format::<S, LevelsAboveEachMinimum>(operands, rows, sums)
+            }
+            BlockType::Int8Of16 => {
+                multiply_format::<S, BytesAboveEachMinimum>(operands, rows, sums)
+            }
             _ => {}
         }
     }
@@ -323,4 +362,30 @@ dispatched! {
     pub(super) unsafe fn multiply(
         kind: BlockType, operands: Operands<'_>, rows: usize, sums: Sums,
     ) = multiply_with
+}
+
+#[inline(always)]
+unsafe fn multiply_codes_with<S: Decode>(
+    bits: usize,
+    operands: Operands<'_>,
+    rows: usize,
+    sums: Sums,
+) {
+    // SAFETY: the caller vouches for the operands and the sums, and has the instruction set of `S`.
+    unsafe {
+        match bits {
+            8 => multiply_format::<S, ByteCodes>(operands, rows, sums),
+            _ => multiply_format::<S, Codes>(operands, rows, sums),
+        }
+    }
+}
+
+dispatched! {
+    /// The sums of some rows of x and a panel of codes of eight or four bits, without scales.
+    ///
+    /// # Safety
+    /// As for `multiply`; the sums of x are not read.
+    pub(super) unsafe fn multiply_codes(
+        bits: usize, operands: Operands<'_>, rows: usize, sums: Sums,
+    ) = multiply_codes_with
 }

@@ -3,8 +3,11 @@
 
 mod decode;
 mod kernel;
+mod lined;
 #[cfg(test)]
 mod tests;
+
+use std::borrow::Cow;
 
 use crate::cpu::isa::Isa;
 use crate::cpu::product::driver::{Context, TaskRows, Tile, WeightMatrix};
@@ -14,12 +17,14 @@ use crate::{Error, Result};
 use base::quant::{BlockType, GroupForm, QuantizedTensor, GROUP};
 use base::runtime::prefetch::Span;
 
+pub use lined::LinedMatrix;
+
 /// Outputs of a panel.
 const PANEL: usize = 16;
 /// Bytes of the file that are packed before their pages are released.
 const RELEASED: usize = 4 << 20;
 
-/// A matrix [outputs, inputs] in panels of 16 outputs, each block after block: the scales of all outputs, the minimums
+/// A matrix [outputs, inputs], whose rows may end within a group, in panels of 16 outputs, each block after block: the scales of all outputs, the minimums
 /// where the type has them, and the codes. Those of eight bits lie input after input, 16 outputs each; those of four
 /// bits in words of eight inputs, the first in the lowest bits, a word for each output.
 #[derive(Clone)]
@@ -45,11 +50,12 @@ impl std::fmt::Debug for GroupedMatrix {
 }
 
 /// Elements of x whose sums are at hand: those that share a minimum in the finest formats.
-const SUMMED: usize = 32;
+const SUMMED: usize = 16;
 
 /// Rows of x, for matrices of any type, and their sums.
 pub struct GroupedRows<'a> {
-    x: &'a [f32],
+    /// With zeros after rows that are not whole groups.
+    x: Cow<'a, [f32]>,
     sums: Vec<f32>,
 }
 
@@ -83,13 +89,13 @@ impl GroupedMatrix {
         let [outputs, inputs] = blocks.shape[..] else {
             return Err(misfit());
         };
-        let row = inputs / GROUP * blocks.kind.bytes();
+        let groups = inputs.div_ceil(GROUP);
+        let row = groups.checked_mul(blocks.kind.bytes()).ok_or_else(misfit)?;
         let needed = outputs.checked_mul(row);
-        let whole = inputs % GROUP == 0 && needed.is_some_and(|n| n <= blocks.bytes.len());
-        if !whole {
+        if needed.is_none_or(|needed| needed > blocks.bytes.len()) {
             return Err(misfit());
         }
-        let stride = inputs / GROUP * block_bytes(form);
+        let stride = groups * block_bytes(form);
         let panels = outputs.div_ceil(PANEL);
         let batch = (RELEASED / (PANEL * row).max(1)).max(1);
         // SAFETY: every panel is written in full, by one task.
@@ -97,7 +103,7 @@ impl GroupedMatrix {
             Panels::build(panels * stride, |out: Output<u8>| {
                 for first in (0..panels).step_by(batch) {
                     let count = batch.min(panels - first);
-                    for_each_range(count, PANEL * inputs, |range| {
+                    for_each_range(count, PANEL * groups * GROUP, |range| {
                         for panel in first + range.start..first + range.end {
                             let to = out.at(panel * stride);
                             to.write_bytes(0, stride);
@@ -118,6 +124,19 @@ impl GroupedMatrix {
             outputs,
         }))
     }
+}
+
+/// Rows of so many inputs, with zeros up to whole groups.
+fn whole_groups(x: &[f32], inputs: usize) -> Cow<'_, [f32]> {
+    if inputs == 0 || inputs.is_multiple_of(GROUP) {
+        return Cow::Borrowed(x);
+    }
+    let width = inputs.next_multiple_of(GROUP);
+    let mut padded = vec![0.0; x.len() / inputs * width];
+    for (to, row) in padded.chunks_exact_mut(width).zip(x.chunks_exact(inputs)) {
+        to[..inputs].copy_from_slice(row);
+    }
+    Cow::Owned(padded)
 }
 
 /// The outputs from `first` on into a panel of zeros.
@@ -194,6 +213,7 @@ impl WeightMatrix<f32> for GroupedMatrix {
             }
             sums.iter().sum::<f32>()
         };
+        let x = whole_groups(x, self.inputs);
         let sums = x.chunks_exact(SUMMED).map(sum).collect();
         GroupedRows { x, sums }
     }
@@ -205,11 +225,11 @@ impl WeightMatrix<f32> for GroupedMatrix {
         x: &GroupedRows<'_>,
         tile: Tile,
     ) {
-        let groups = self.inputs / GROUP;
+        let groups = self.inputs.div_ceil(GROUP);
         let levels = self.form.levels();
-        let sums = self.inputs / SUMMED;
+        let (width, sums) = (groups * GROUP, groups * GROUP / SUMMED);
         let operands = kernel::Operands {
-            x: x.x[tile.row * self.inputs..][..tile.rows * self.inputs].as_ptr(),
+            x: x.x[tile.row * width..][..tile.rows * width].as_ptr(),
             sums: x.sums[tile.row * sums..][..tile.rows * sums].as_ptr(),
             groups,
             panel: self.panels[tile.panel * self.stride..][..self.stride].as_ptr(),

@@ -15,12 +15,18 @@ const LINE: usize = 64;
 /// While so many rows are multiplied, the next panel is asked for.
 const FIRST_ROWS: usize = 12;
 
+/// Rows that are multiplied faster than memory brings a panel, which is then asked for ahead.
+const FEW_ROWS: usize = 4;
+
+/// How many pairs ahead: 4 KiB.
+const AHEAD: usize = 1024;
+
 /// Rows of x and one panel, as deep as one another.
 #[derive(Clone, Copy)]
 pub(super) struct Operands {
     /// [rows, depth]
     pub x: *const f32,
-    /// [depth / 2, 32] pairs
+    /// [depth / 2, 32] pairs of bf16, or [depth, 32] numbers of f16
     pub panel: *const u32,
     pub depth: usize,
     /// Whether the pairs are bf16 rather than f16.
@@ -116,30 +122,71 @@ impl WidePanels {
     }
 }
 
+/// Two vectors of columns, of which the first begins at `column`, at two neighbouring inputs: those of the first input,
+/// then those of the second.
+///
+/// # Safety
+/// The panel has the pair, and two vectors from the column on; the CPU has the instruction set.
 #[inline(always)]
-unsafe fn widen_with<S: Simd>((panel, to): (*const u32, *mut f32), depth: usize, is_bf16: bool) {
-    // SAFETY: the panel has `depth` / 2 rows of 32 pairs and `to` room for `depth` rows of 32 numbers, as the
-    // caller vouches, who has the instruction set; vectors divide a panel.
+unsafe fn columns<S: Simd, const BF16: bool>(
+    panel: *const u32,
+    pair: usize,
+    column: usize,
+) -> [[S::V; 2]; 2] {
+    let pair = panel.wrapping_add(pair * PANEL);
+    // SAFETY: the caller vouches for the panel; a pair of inputs takes 32 words: of f16, 32 numbers of each input.
+    unsafe {
+        if BF16 {
+            let [a, c] = S::bf16_pairs(pair.add(column));
+            let [b, d] = S::bf16_pairs(pair.add(column + S::LANES));
+            [[a, b], [c, d]]
+        } else {
+            let first = pair.cast::<u16>().add(column);
+            let second = first.add(PANEL);
+            [
+                [S::load_f16(first), S::load_f16(first.add(S::LANES))],
+                [S::load_f16(second), S::load_f16(second.add(S::LANES))],
+            ]
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_type<S: Simd, const BF16: bool>((panel, to): (*const u32, *mut f32), depth: usize) {
+    // SAFETY: the panel has the depth and `to` room for `depth` rows of 32 numbers, as the caller vouches, who has the
+    // instruction set; two vectors divide a panel.
     unsafe {
         for pair in 0..depth / 2 {
             let mut column = 0;
             while column < PANEL {
-                let from = panel.add(pair * PANEL + column);
-                let [first, second] = if is_bf16 {
-                    S::bf16_pairs(from)
-                } else {
-                    S::f16_pairs(from)
-                };
-                S::store(to.add(2 * pair * PANEL + column), first);
-                S::store(to.add((2 * pair + 1) * PANEL + column), second);
-                column += S::LANES;
+                let inputs = columns::<S, BF16>(panel, pair, column);
+                let mut input = 0;
+                while input < 2 {
+                    let to = to.add((2 * pair + input) * PANEL + column);
+                    S::store(to, inputs[input][0]);
+                    S::store(to.add(S::LANES), inputs[input][1]);
+                    input += 1;
+                }
+                column += 2 * S::LANES;
             }
         }
     }
 }
 
+#[inline(always)]
+unsafe fn widen_with<S: Simd>(panels: (*const u32, *mut f32), depth: usize, is_bf16: bool) {
+    // SAFETY: the caller vouches for both panels and the instruction set.
+    unsafe {
+        if is_bf16 {
+            widen_type::<S, true>(panels, depth)
+        } else {
+            widen_type::<S, false>(panels, depth)
+        }
+    }
+}
+
 dispatched! {
-    /// [depth / 2, 32] pairs to [depth, 32] numbers.
+    /// A panel of halves to [depth, 32] numbers.
     ///
     /// # Safety
     /// Both have the depth.
@@ -148,36 +195,40 @@ dispatched! {
 
 /// R rows of x against two vectors of columns.
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const BF16: bool>(operands: Operands, sums: Sums) {
+unsafe fn tile<S: Simd, const R: usize, const BF16: bool>(
+    operands: Operands,
+    column: usize,
+    sums: Sums,
+) {
     let Operands {
         x, panel, depth, ..
     } = operands;
-    // SAFETY: x has R rows of `depth` numbers, the panel half as many rows of 32 pairs from the column it begins
-    // with, and the sums room for R rows of two vectors, as the caller vouches, who has the instruction set.
+    // SAFETY: x has R rows of `depth` numbers, the panel is as deep and has two vectors from the column on, and the
+    // sums have room for R rows of them, as the caller vouches, who has the instruction set.
     unsafe {
         let mut totals = [[S::splat(0.0); 2]; R];
         for pair in 0..depth / 2 {
-            let from = panel.add(pair * PANEL);
-            let columns = if BF16 {
-                [S::bf16_pairs(from), S::bf16_pairs(from.add(S::LANES))]
-            } else {
-                [S::f16_pairs(from), S::f16_pairs(from.add(S::LANES))]
-            };
+            if R <= FEW_ROWS {
+                let later = panel.wrapping_add(pair * PANEL + column + AHEAD);
+                S::prefetch(later.cast());
+                S::prefetch(later.wrapping_add(PANEL / 2).cast());
+            }
+            let [first, second] = columns::<S, BF16>(panel, pair, column);
             let mut r = 0;
             while r < R {
                 let row = x.add(r * depth + 2 * pair);
-                let (first, second) = (S::splat(*row), S::splat(*row.add(1)));
-                totals[r][0] = S::fma(first, columns[0][0], totals[r][0]);
-                totals[r][1] = S::fma(first, columns[1][0], totals[r][1]);
-                totals[r][0] = S::fma(second, columns[0][1], totals[r][0]);
-                totals[r][1] = S::fma(second, columns[1][1], totals[r][1]);
+                let (one, other) = (S::splat(*row), S::splat(*row.add(1)));
+                totals[r][0] = S::fma(one, first[0], totals[r][0]);
+                totals[r][1] = S::fma(one, first[1], totals[r][1]);
+                totals[r][0] = S::fma(other, second[0], totals[r][0]);
+                totals[r][1] = S::fma(other, second[1], totals[r][1]);
                 r += 1;
             }
         }
         let mut r = 0;
         while r < R {
-            S::store(sums.row(r), totals[r][0]);
-            S::store(sums.row(r).add(S::LANES), totals[r][1]);
+            S::store(sums.row(r).add(column), totals[r][0]);
+            S::store(sums.row(r).add(column + S::LANES), totals[r][1]);
             r += 1;
         }
     }
@@ -193,10 +244,9 @@ unsafe fn multiply_type<S: Simd, const BF16: bool>(operands: Operands, rows: usi
             in_row_tiles!(rows, most if S::REGISTERS >= 32 { 12 } else { 4 }, (row, HEIGHT) => {
                 let operands = Operands {
                     x: operands.x.add(row * operands.depth),
-                    panel: operands.panel.add(column),
                     ..operands
                 };
-                tile::<S, HEIGHT, BF16>(operands, sums.at(row, column));
+                tile::<S, HEIGHT, BF16>(operands, column, sums.at(row, 0));
             });
             column += 2 * S::LANES;
         }
