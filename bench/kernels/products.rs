@@ -117,8 +117,26 @@ fn matrices_of(kind: BlockType) -> Result<(Vec<Linear>, usize)> {
     Ok((layers.collect::<Result<_>>()?, blocks.bytes.len()))
 }
 
-/// MiniLM's matrices, inputs and outputs, and rows from a short text to a large batch.
-const F32_SHAPES: [(usize, usize); 3] = [(384, 384), (384, 1536), (1536, 384)];
+/// MiniLM's matrices, inputs and outputs, those of ResNet-50's and MobileNet's convolutions, and rows from a short text
+/// to a large batch.
+const F32_SHAPES: [(usize, usize); 16] = [
+    (384, 384),
+    (384, 1536),
+    (1536, 384),
+    (16, 96),
+    (96, 24),
+    (64, 64),
+    (64, 256),
+    (256, 64),
+    (128, 128),
+    (128, 512),
+    (512, 128),
+    (256, 1024),
+    (1024, 256),
+    (512, 2048),
+    (2048, 512),
+    (576, 64),
+];
 const F32_ROWS: [usize; 6] = [8, 32, 64, 256, 1024, 4096];
 
 /// Turns of f32 itself and of its parts in tiles, where there are tiles and they are not turned off.
@@ -199,6 +217,7 @@ fn layers() -> Result<Vec<(String, Linear)>> {
             shape: vec![OUTPUTS, INPUTS],
             bytes: Bytes::unpacked(blocks.data()?.into_owned()),
             order: None,
+            fp8_rows: false,
         };
         let place = (&Device::Cpu, DType::F32);
         let layer = Linear::quantized(quantized, Some(bias.clone()), place)?;

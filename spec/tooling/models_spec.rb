@@ -73,7 +73,8 @@ RSpec.describe Tasks::Models do
       "karpathy/stories15M", "ggml-org/gemma-3-270m-GGUF", "openai/whisper-base", "moonshine-voice/recordings"
     )
     others = described_class.all - described_class.usual - described_class.large
-    expect(others.map(&:id)).to eq(["Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"])
+    vocabularies = %w[llama nemotron phi qwen starcoder].map { |name| "localgrid/#{name}" }
+    expect(others.map(&:id)).to contain_exactly("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", *vocabularies)
   end
 
   it "refuses an archive with another sha256 and leaves nothing behind" do

@@ -59,6 +59,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     base::runtime::huge_pages::init();
     kernels::cuda_graphs::init();
     kernels::f32_tiles::init();
+    kernels::fp8::init();
     base::runtime::threads::init();
     gvl::init();
     build_info::init(candle)?;

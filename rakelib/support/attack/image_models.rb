@@ -15,10 +15,8 @@ class HostileImageModels
 
   def initialize(root)
     @root = root
-    @all = TINY.map { |name, kind| [name, kind, nil] } + pictures + files + %w[readers vlms].flat_map do |folder|
-      kind = folder == "vlms" ? :VLM : :DocumentReader
-      names("seeded_#{folder}").map { |name| ["../seeded_#{folder}/#{name}", kind, nil] }
-    end
+    @all = TINY.map { |name, kind| [name, kind, nil] } + pictures + files + vlms
+    @all += names("seeded_readers").map { |name| ["../seeded_readers/#{name}", :DocumentReader, nil] }
   end
 
   # @return [Array] the folder of a fixture beside the tiny ones, its class, and what it expects
@@ -34,7 +32,7 @@ class HostileImageModels
   # Asks a model about a picture.
   def ask(model, picture, kind)
     case model
-    when Candle::VLM then model.describe(picture, max_length: 2)
+    when Candle::VLM then kind == "video" ? watch(model, picture) : model.describe(picture, max_length: 2)
     when Candle::DocumentReader then model.read(picture, max_length: 2)
     when Candle::ObjectDetector then model.detect(picture, threshold: 0.1, labels: kind == "open" ? LABELS : nil)
     when Candle::ImageSegmenter then segment(model, picture, kind)
@@ -65,8 +63,21 @@ class HostileImageModels
     end
   end
 
+  # Those that say how frames are prepared are asked about a video.
+  def vlms
+    names("seeded_vlms").map do |name|
+      video = File.exist?(File.join(@root, "seeded_vlms", name, "video_preprocessor_config.json"))
+      ["../seeded_vlms/#{name}", :VLM, video ? "video" : nil]
+    end
+  end
+
   # Decoders with the file of a tower.
   def files = names("tiny/gguf-vlms").map { |name| ["gguf-vlms/#{name}", :VLM, nil] }
+
+  def watch(model, picture)
+    content = [{ type: "video", video: [picture, picture, picture], fps: 2 }, { type: "text", text: "What happens?" }]
+    model.chat([{ role: "user", content: content }], max_length: 2)
+  end
 
   def segment(model, picture, kind)
     case kind

@@ -44,7 +44,7 @@ enum Body {
 enum Readout {
     Ignored,
     Added,
-    Projected(Linear, Activation),
+    Projected(Box<Linear>, Activation),
 }
 
 /// States as a map of another size.
@@ -495,7 +495,10 @@ fn readout(raw: &RawConfig, neck: &Modules<'_>, number: usize, width: usize) -> 
             let name = format!("reassemble_stage.readout_projects.{number}.0");
             let name_of = raw.opt_string("hidden_act")?.unwrap_or("gelu");
             let activation = crate::models::config::activation(name_of, raw.file())?;
-            Readout::Projected(neck.sized_linear(&name, 2 * width, width)?, activation)
+            Readout::Projected(
+                Box::new(neck.sized_linear(&name, 2 * width, width)?),
+                activation,
+            )
         }
         other => {
             let reason =

@@ -6,7 +6,7 @@ use super::config::{NormConfig, NormKind};
 use super::parts::{Names, Part, Place};
 use crate::nn::{elementwise, Embedding, Linear, Norm};
 use crate::{Error, Result};
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use formats::weights::WeightSource;
 
 /// Old checkpoints call the weight of a norm gamma; a lone parameter has the module's name.
@@ -80,7 +80,8 @@ impl<'a> Parameters<'a> {
     /// Whether what a decoder reads of an encoder is held in 16 bits: where its layers are rounded to bytes and it
     /// writes few texts at a time, for which it waits for memory.
     pub fn holds_halves(&self) -> bool {
-        self.int8 && self.compact && self.dtype == DType::F32
+        let rounds_little = matches!(self.dtype, DType::F32 | DType::BF16);
+        self.int8 && self.compact && rounds_little
     }
 
     pub fn device(&self) -> &Device {
@@ -218,9 +219,31 @@ impl<'a> Parameters<'a> {
     /// A linear layer; its weight stays quantized where the backend computes on blocks.
     pub fn linear(&self, place: impl Into<Place>, inputs: usize, outputs: usize) -> Result<Linear> {
         let place = place.into();
-        match self.blocks(place, &[outputs, inputs])? {
-            Some(blocks) => Linear::quantized(blocks, self.bias(place)?, self.place()),
-            None => self.assemble(self.matrix(place, inputs, outputs)?, self.bias(place)?),
+        if let Some(blocks) = self.blocks(place, &[outputs, inputs])? {
+            return Linear::quantized(blocks, self.bias(place)?, self.place());
+        }
+        if let Some(codes) = self.lined(place, &[outputs, inputs])? {
+            return Linear::lined(&codes, self.bias(place)?);
+        }
+        self.assemble(self.matrix(place, inputs, outputs)?, self.bias(place)?)
+    }
+
+    /// Whether a linear layer of this weight stays quantized.
+    pub fn keeps(&self, place: impl Into<Place>, shape: &[usize]) -> Result<bool> {
+        let place = place.into();
+        Ok(self.blocks(place, shape)?.is_some() || self.lined(place, shape)?.is_some())
+    }
+
+    /// Codes whose scales belong to columns, where the backend computes on them.
+    fn lined(&self, place: Place, shape: &[usize]) -> Result<Option<LinedTensor>> {
+        if self.int8 || !Linear::keeps_lines(self.device, self.dtype) || !self.has(place) {
+            return Ok(None);
+        }
+        let name = self.weight_name(place)?;
+        let codes = self.source.lined(&name)?;
+        match codes.filter(Linear::takes_lines) {
+            Some(codes) if codes.shape != shape => Err(self.misshapen(&name, &codes.shape, shape)),
+            codes => Ok(codes),
         }
     }
 

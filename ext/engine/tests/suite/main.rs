@@ -31,6 +31,7 @@ mod pauses;
 mod pre_tokenizers;
 mod preemption;
 mod quantized_files;
+mod quantized_rows;
 #[path = "../../../fuzz/src/readers.rs"]
 mod readers;
 mod row_independence;

@@ -17,7 +17,7 @@ use super::weight_files::Folder;
 /// Absolute, and relative to the logit: inputs of layers on blocks are rounded to 1/64516.
 const TOLERANCE: f32 = 1e-3;
 
-const Q: &str = "model.layers.0.self_attn.q_proj";
+pub(super) const Q: &str = "model.layers.0.self_attn.q_proj";
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -31,7 +31,7 @@ fn names() -> Vec<String> {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names.len(), 18);
+    assert_eq!(names.len(), 19);
     names
 }
 
@@ -39,7 +39,7 @@ fn record(name: &str, file: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(folder(name).join(file)).unwrap()).unwrap()
 }
 
-fn open(folder: &Path) -> engine::Result<Arc<dyn WeightSource>> {
+pub(super) fn open(folder: &Path) -> engine::Result<Arc<dyn WeightSource>> {
     let config = RawConfig::read(&folder.join("config.json"))?;
     let files = WeightFiles::Safetensors(vec![folder.join("model.safetensors")]);
     weights::unpacked(weights::open(&files)?, &config)
@@ -128,7 +128,7 @@ fn weights_that_a_block_type_has_stay_quantized() {
         ("awq", layer("self_attn.q_proj"), Some(BlockType::Q5_0)),
         ("mlx", layer("self_attn.q_proj"), Some(BlockType::Q4_1)),
         ("mlx", layer("self_attn.k_proj"), Some(BlockType::Q4_1)),
-        ("mlx", layer("mlp.down_proj"), None),
+        ("mlx", layer("mlp.down_proj"), Some(BlockType::Int8Of32)),
         (
             "compressed",
             layer("self_attn.q_proj"),
@@ -141,8 +141,11 @@ fn weights_that_a_block_type_has_stay_quantized() {
         ),
         ("compressed", layer("mlp.up_proj"), Some(BlockType::Fp8)),
         ("fp8", layer("self_attn.q_proj"), Some(BlockType::Fp8)),
-        ("fp8", layer("mlp.down_proj"), None),
+        ("fp8", layer("mlp.down_proj"), Some(BlockType::Fp8)),
         ("hqq", layer("mlp.gate_proj"), None),
+        // Groups of 16, and rows that end within a block.
+        ("hqq", layer("self_attn.v_proj"), Some(BlockType::Int4Of16)),
+        ("hqq", layer("mlp.down_proj"), Some(BlockType::Int4Of32)),
         (
             "modelopt",
             layer("self_attn.q_proj"),
@@ -249,10 +252,35 @@ fn weights_that_a_block_type_has_stay_quantized() {
             | BlockType::Fp4Bf16 => 0.0,
             _ => 1e-6,
         };
-        let close =
-            |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= most * (most + wanted.abs());
+        // A minimum may be nearly all of a number.
+        let largest = dense.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let close = |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= most * largest;
         assert!(found.iter().zip(&dense).all(close), "{name}: {tensor}");
     }
+}
+
+#[test]
+fn scales_of_columns_stay_with_their_codes() {
+    let source = open(&folder("hqq_columns")).unwrap();
+    for (name, lines, bits) in [
+        ("self_attn.q_proj", 1, 4),
+        ("self_attn.k_proj", 2, 8),
+        ("self_attn.o_proj", 4, 4),
+        ("mlp.gate_proj", 10, 4),
+        ("mlp.up_proj", 5, 4),
+        ("mlp.down_proj", 8, 4),
+    ] {
+        let tensor = format!("model.layers.0.{name}.weight");
+        assert!(source.quantized(&tensor).unwrap().is_none());
+        let codes = source.lined(&tensor).unwrap().unwrap();
+        assert_eq!((codes.lines, codes.bits), (lines, bits), "{name}");
+        let wanted = floats(&*source, &tensor);
+        let close =
+            |(found, wanted): (&f32, &f32)| (found - wanted).abs() <= 1e-5 * (1.0 + wanted.abs());
+        assert!(codes.dequantize().iter().zip(&wanted).all(close), "{name}");
+    }
+    let other = open(&folder("hqq")).unwrap();
+    assert!(other.lined(&format!("{Q}.weight")).unwrap().is_none());
 }
 
 /// Of the two ways that experts are stacked, which square matrices do not show.
@@ -272,7 +300,7 @@ fn stacks_of_experts_say_whether_their_blocks_are_turned() {
 }
 
 /// A fixture whose header, data and configuration were changed.
-fn changed(name: &str, change: impl Fn(&mut Value, &mut [u8], &mut Value)) -> Folder {
+pub(super) fn changed(name: &str, change: impl Fn(&mut Value, &mut [u8], &mut Value)) -> Folder {
     let bytes = std::fs::read(folder(name).join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -310,13 +338,13 @@ fn rename(header: &mut Value, from: &str, to: &str) {
     header[to] = entry;
 }
 
-type Change = Box<dyn Fn(&mut Value, &mut [u8], &mut Value)>;
+pub(super) type Change = Box<dyn Fn(&mut Value, &mut [u8], &mut Value)>;
 
 fn shape(tensor: String, shape: Value) -> Change {
     Box::new(move |header, _, _| header[&tensor]["shape"] = shape.clone())
 }
 
-fn setting(key: &'static str, value: Value) -> Change {
+pub(super) fn setting(key: &'static str, value: Value) -> Change {
     Box::new(move |_, _, config| {
         let place = match config.get("quantization_config") {
             Some(_) => "quantization_config",
@@ -412,6 +440,12 @@ fn damaged_parts_are_named_with_their_tensor_and_file() {
         ("hqq", data(q("group_size"), vec![0; 4]), "groups of 0"),
         ("hqq", data(q("axis"), vec![7, 0, 0, 0]), "axis 7"),
         ("hqq", missing(q("zero")), "zero"),
+        ("hqq_columns", shape(q("scale"), json!([64, 1])), "scale"),
+        (
+            "hqq_columns",
+            data(q("scale"), vec![0, 0, 0xc0, 0x7f]),
+            "not a number",
+        ),
         (
             "torchao",
             missing(format!("{Q}._weight_scale")),
@@ -501,6 +535,7 @@ fn versions_and_methods_that_are_not_known_are_refused() {
     }
 }
 
+/// The checkpoint says so of all FP8 weights, or of none.
 /// The halves of a norm as zero points of four bits.
 #[test]
 fn zero_points_out_of_range_are_refused() {

@@ -353,6 +353,7 @@ mod tests {
             let table = QuantizedTensor {
                 kind: BlockType::Q8_0,
                 order: None,
+                fp8_rows: false,
                 shape: dense.dims().to_vec(),
                 bytes: Bytes::unpacked(bytes),
             };

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use crate::tasks::loading::{Checkpoint, LoadOptions, LoadedModel};
 use crate::tasks::sentence::join;
 use crate::{CancelToken, Error, Result};
-use base::quant::QuantizedTensor;
+use base::quant::{LinedTensor, QuantizedTensor};
 use formats::files::model_files::{ModelFiles, WeightFiles};
 use formats::files::raw_config::RawConfig;
 use formats::weights::{self, Metadata, TensorInfo, WeightSource};
@@ -414,6 +414,13 @@ impl WeightSource for Adapted {
             return Ok(None);
         }
         self.inner.quantized(self.stored(name))
+    }
+
+    fn lined(&self, name: &str) -> Result<Option<LinedTensor>> {
+        if self.updates.contains_key(name) {
+            return Ok(None);
+        }
+        self.inner.lined(self.stored(name))
     }
 
     fn turned(&self, name: &str) -> bool {
