@@ -30,6 +30,7 @@ module GpuBench
       "whisper-v3" => ->(bench, name) { Speech.new(bench).large(name) },
       "split" => ->(bench, _) { Split.new(bench).run("llama-1b") },
       "errors" => ->(bench, _) { Behaviour.new(bench).run },
+      "recorded" => ->(bench, _) { Behaviour.new(bench).recorded },
       "minilm" => ->(bench, _) { Encoders.new(bench).minilm },
       "minilm-l6" => ->(bench, name) { Encoders.new(bench).strings(name) },
       "bert-base" => ->(bench, name) { Encoders.new(bench).shape(name) },
