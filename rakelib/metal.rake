@@ -41,13 +41,20 @@ namespace :metal do
     end
   end
 
+  pictures = lambda do |device, **names|
+    device.build_extension
+    require_relative "support/metal/pictures"
+    Tasks::Metal::Pictures.new(device, **names).run
+  end
+
   desc "Run every tiny checkpoint and one seeded one per mechanism on the software Metal device; planted bugs too"
   task :models do
     next unless (device = soft.call)
 
     device.build
     require_relative "support/metal/models"
-    abort "rake metal:models failed" unless Tasks::Metal::Models.new(device).run
+    passed = [Tasks::Metal::Models.new(device).run, pictures.call(device)].all?
+    abort "rake metal:models failed" unless passed
   end
 
   namespace :models do
@@ -59,6 +66,16 @@ namespace :metal do
       require_relative "support/metal/models"
       models = Tasks::Metal::Models.new(device, seeded: Dir.children(Tasks::Metal::Models::SEEDED).sort)
       abort "rake metal:models:seeded failed" unless models.seeded
+    end
+
+    desc "Run every seeded model of images on the software Metal device: NAMES= of folders below spec/fixtures"
+    task :pictures do
+      next unless (device = soft.call)
+
+      device.build
+      require_relative "support/metal/pictures"
+      names = ENV["NAMES"]&.split(",") || Tasks::Metal::Pictures::ALL
+      abort "rake metal:models:pictures failed" unless pictures.call(device, names: names)
     end
   end
 
