@@ -27,6 +27,7 @@ mod kernels;
 mod late_interaction;
 mod layers;
 mod mechanisms;
+mod pages;
 mod pauses;
 mod pre_tokenizers;
 mod preemption;

@@ -88,6 +88,11 @@ impl PageMasks {
             let reason = "\"feat_strides\" that do not grow are not supported";
             return Err(Error::unsupported(raw.file(), reason));
         }
+        let begins = raw.opt_bool("mask_enhanced")?.unwrap_or(true);
+        if begins && raw.opt_bool("learn_initial_query")?.unwrap_or(false) {
+            let reason = "\"learn_initial_query\" beside \"mask_enhanced\" is not supported";
+            return Err(Error::unsupported(raw.file(), reason));
+        }
         let encoder = body.at("encoder");
         let (mut scales, mut channels) = (Vec::new(), 0);
         for number in 0..levels {
@@ -121,7 +126,7 @@ impl PageMasks {
                 raw.opt_f64("layer_norm_eps")?.unwrap_or(1e-5) as f32,
             )?,
             queries,
-            begins: raw.opt_bool("mask_enhanced")?.unwrap_or(true),
+            begins,
             order: body.sized_linear(
                 &format!("decoder_order_head.{}", layers - 1),
                 width,
