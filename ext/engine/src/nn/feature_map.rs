@@ -300,20 +300,21 @@ impl FeatureMap {
         if let Some(rows) = mixed_rows(&self.rows, &corners)? {
             return Self::new(rows, (height, width));
         }
+        // In f32, so that numbers of 16 bits are rounded once.
         let mut sum: Option<Tensor> = None;
         for corner in 0..4 {
             let of_corner = corners.iter().map(|all| all[corner]);
             let (rows, parts): (Vec<u32>, Vec<f32>) = of_corner.unzip();
             let parts = Tensor::from_vec(parts, (height * width, 1), self.rows.device())?;
-            let parts = parts.to_dtype(self.rows.dtype())?;
-            let seen = elementwise::multiply(&self.picked(rows, 0.0)?, &parts)?;
+            let seen = self.picked(rows, 0.0)?.to_dtype(DType::F32)?;
+            let seen = elementwise::multiply(&seen, &parts)?;
             sum = Some(match sum {
                 Some(sum) => elementwise::add(&sum, &seen)?,
                 None => seen,
             });
         }
         let rows = sum.ok_or_else(|| Error::Internal("a place without corners".into()))?;
-        Self::new(rows, (height, width))
+        Self::new(rows.to_dtype(self.rows.dtype())?, (height, width))
     }
 
     /// Rows by number; the one behind the last is filled.
@@ -347,7 +348,7 @@ impl FeatureMap {
             let rows: Vec<u32> = places.iter().skip(tap).step_by(size).copied().collect();
             let seen = match pooling {
                 Pooling::Max => self.picked(rows, f64::from(f32::MIN))?,
-                Pooling::Mean => self.picked(rows, 0.0)?,
+                Pooling::Mean => self.picked(rows, 0.0)?.to_dtype(DType::F32)?,
             };
             result = Some(match (result, pooling) {
                 (None, _) => seen,
@@ -366,7 +367,7 @@ impl FeatureMap {
                     .map(|count| 1.0 / count.max(1) as f32)
                     .collect();
                 let counts = Tensor::from_vec(counts, (height * width, 1), rows.device())?;
-                elementwise::multiply(&rows, &counts.to_dtype(rows.dtype())?)?
+                elementwise::multiply(&rows, &counts)?.to_dtype(self.rows.dtype())?
             }
         };
         Self::new(rows, (height, width))

@@ -358,7 +358,10 @@ impl Windows {
         let normed = self.norm.forward(&x)?;
         let mixed = self.attention.forward(&normed, Some(&starts), cancel)?;
         let x = elementwise::add(&x, &mixed)?;
-        let mean = x.reshape((count / area, area, width))?.mean(1)?;
+        // Kernels of devices would add numbers of 16 bits in 16 bits.
+        let windows = x.reshape((count / area, area, width))?;
+        let mean = windows.to_dtype(DType::F32)?.mean(1)?;
+        let mean = mean.to_dtype(x.dtype())?;
         let flat = x.reshape((count / area, area * width))?;
         elementwise::add(&self.feed.forward(&flat)?, &mean)
     }
