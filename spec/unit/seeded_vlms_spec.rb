@@ -44,7 +44,7 @@ RSpec.describe Candle::VLM, "of seeded checkpoints" do
     File.write(path, JSON.generate(changed))
   end
 
-  %w[paligemma paligemma-2 idefics2 idefics2-split cohere2_vision aya_vision llama4 gemma4 fast_vlm
+  %w[paligemma paligemma-2 idefics2 idefics2-split cohere2_vision aya_vision llama4 gemma4 gemma3n fast_vlm
      minicpmv4_6].each do |name|
     it "lets #{name} choose the tokens that transformers chooses, alone, again and with others" do
       source = File.join(fixtures, name)

@@ -169,6 +169,7 @@ impl ImageEncoder {
             Spelling::Framed { start, end } | Spelling::Enclosed { start, end } => {
                 (token(start)?.0, token(end)?.0)
             }
+            Spelling::Open { start } => (token(start)?.0, String::new()),
             Spelling::Prefix => (String::new(), begin(tokenizer, source)?),
             _ => (String::new(), String::new()),
         };
@@ -184,6 +185,7 @@ impl ImageEncoder {
             | Spelling::Places
             | Spelling::Slices
             | Spelling::Enclosed { .. }
+            | Spelling::Open { .. }
             | Spelling::Pattern(_)
             | Spelling::Between(_) => marker.clone(),
         };
@@ -327,6 +329,7 @@ impl ImageEncoder {
                 vec![one; markers].concat()
             }
             Spelling::Enclosed { .. } => format!("{start}{marker}{end}"),
+            Spelling::Open { .. } => format!("\n\n{start}{marker}\n\n"),
             Spelling::Slices => {
                 let counted = if self.counts() { NUMBERED } else { "" };
                 format!("{counted}{}", sliced(marker, (columns, rows)))

@@ -7,10 +7,10 @@ const STRIDES: [usize; 16] = [2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
 
 /// Zeros around a map as TensorFlow lays them out: by its size.
 #[derive(Debug)]
-struct Frame {
-    kernel: usize,
-    stride: usize,
-    dilation: usize,
+pub(super) struct Frame {
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
 }
 
 impl Own for Frame {

@@ -4,6 +4,7 @@ mod convnext;
 mod efficientnet;
 mod hgnet;
 mod mobilenet;
+pub mod mobilenet5;
 mod resnet;
 mod segformer;
 mod swin;

@@ -6,10 +6,12 @@ use super::{known, DecoderConfig, Shape, VlmConfig};
 use crate::{Error, VERSION};
 
 /// Types that people look for, with what they need that there is no forward for; docs/reference/models.md has them.
-const NOT_YET: [(&str, &str); 4] = [
-    ("gemma3n", "its images need MobileNetV5 of timm"),
-    // What mmproj files call them.
-    ("gemma3nv", "its images need MobileNetV5 of timm"),
+const NOT_YET: [(&str, &str); 3] = [
+    // What mmproj files call it.
+    (
+        "gemma3nv",
+        "its images are read from safetensors files only",
+    ),
     (
         "deepseek_ocr2",
         "its images need an encoder like Qwen2 behind SAM's, its texts experts of DeepSeek-V2 with plain attention",

@@ -5,6 +5,7 @@ mod clipped;
 pub mod config;
 pub mod connector;
 mod convolved;
+mod fused;
 mod merged;
 pub mod own;
 mod patch_grid;

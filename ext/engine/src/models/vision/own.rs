@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use super::clipped::Clipped;
 use super::connector::Rows;
 use super::convolved::Convolved;
+use super::fused::Fused;
 use super::merged::Merged;
 use super::windowed::Windowed;
 use crate::models::modules::Modules;
@@ -23,6 +24,8 @@ pub enum OwnConfig {
     Clipped(RawConfig),
     /// FastVLM's, by the configuration of the whole model.
     Convolved(RawConfig),
+    /// Gemma 3n's, by the configuration of the whole model.
+    Fused(RawConfig),
     /// MiniCPM-V 4.6's, by the configuration of the whole model.
     Merged(RawConfig),
 }
@@ -32,6 +35,7 @@ pub enum Own {
     Windowed(Box<Windowed>),
     Clipped(Box<Clipped>),
     Convolved(Box<Convolved>),
+    Fused(Box<Fused>),
     Merged(Box<Merged>),
 }
 
@@ -54,6 +58,9 @@ impl Own {
             OwnConfig::Convolved(raw) => {
                 Self::Convolved(Box::new(Convolved::load(raw, &modules, outputs, cancel)?))
             }
+            OwnConfig::Fused(raw) => {
+                Self::Fused(Box::new(Fused::load(raw, &modules, outputs, cancel)?))
+            }
             OwnConfig::Merged(raw) => {
                 Self::Merged(Box::new(Merged::load(raw, &modules, outputs, cancel)?))
             }
@@ -68,6 +75,7 @@ impl Own {
             Self::Windowed(encoder) => encoder.inventory(),
             Self::Clipped(encoder) => encoder.inventory(),
             Self::Convolved(encoder) => encoder.inventory(),
+            Self::Fused(encoder) => encoder.inventory(),
             Self::Merged(encoder) => encoder.inventory(),
         }
     }
@@ -81,6 +89,7 @@ impl Own {
                 Self::Windowed(encoder) => encoder.forward(view, cancel)?,
                 Self::Clipped(encoder) => encoder.forward(view, cancel)?,
                 Self::Convolved(encoder) => encoder.forward(view, cancel)?,
+                Self::Fused(encoder) => encoder.forward(view, cancel)?,
                 Self::Merged(encoder) => encoder.forward(view, cancel)?,
             });
         }

@@ -66,6 +66,8 @@ pub enum Spelling {
     /// Its marker between two tokens, with lines left blank around them; the template writes the first of
     /// them (Gemma 3).
     Framed { start: Token, end: Token },
+    /// Its marker behind a token, with lines left blank around both (Gemma 3n).
+    Open { start: Token },
     /// The marker of the whole and those of its slices line by line, each between two tokens, behind the image's number
     /// where the processor counts them (MiniCPM-V).
     Slices,

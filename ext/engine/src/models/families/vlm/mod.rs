@@ -8,6 +8,7 @@ mod fast_vlm;
 mod from_gguf;
 mod from_json;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4v;
 mod got_ocr2;
@@ -65,6 +66,7 @@ pub const FAMILIES: &[Family<VlmConfig>] = &[
     got_ocr2::FAMILY,
     ovis2::FAMILY,
     gemma3::FAMILY,
+    gemma3n::FAMILY,
     gemma4::FAMILY,
     paligemma::FAMILY,
     idefics2::FAMILY,
