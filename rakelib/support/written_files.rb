@@ -6,6 +6,7 @@ require "tmpdir"
 
 require "candle"
 
+require_relative "../../spec/support/quantizer_sources"
 require_relative "../../spec/support/tiny_folder"
 require_relative "../../spec/support/wide_weights"
 require_relative "llama_cpp"
@@ -18,6 +19,8 @@ class WrittenFiles
   MODELS = %w[llama llama3 llama-linear granite mixtral qwen2 qwen3 qwen3-moe-every gemma gemma2-even gemma3-six phi
               phi3 phi3-longrope olmo2 smollm3-four qwen2-moe-every stablelm stablelm-parallel gpt2 gpt-neox
               gpt-neox-sequential falcon falcon-new glm4].freeze
+  # Written as f32, too.
+  SEEDED = QuantizerSources.of_llama_cpp.freeze
   # Written of a model with rows of whole blocks.
   TYPES = Candle::Quantizer::TYPES.keys.freeze
   TEXT = "the quick brown fox jumps"
@@ -30,10 +33,12 @@ class WrittenFiles
   CLOSE = 0.05
 
   # @param models [Array<String>]
+  # @param seeded [Array<String>]
   # @param types [Array<String>]
   # @param reader [#open] yields what answers `logprobs(ids)` and `greedy(ids, count)` for the path of a file
-  def initialize(models: MODELS, types: TYPES, reader: LlamaCpp)
+  def initialize(models: MODELS, seeded: SEEDED, types: TYPES, reader: LlamaCpp)
     @models = models
+    @seeded = seeded
     @types = types
     @reader = reader
   end
@@ -42,7 +47,9 @@ class WrittenFiles
   def run
     Dir.mktmpdir do |directory|
       @directory = directory
-      [*@models.map { |model| checked("#{model} as f32", File.join(DECODERS, model), "f32") }, *checked_types].compact
+      sources = @models.to_h { |model| [model, File.join(DECODERS, model)] }
+      @seeded.each { |name| sources[name] = QuantizerSources.write(name, File.join(directory, name)) }
+      [*sources.map { |name, source| checked("#{name} as f32", source, "f32") }, *checked_types].compact
     end
   end
 

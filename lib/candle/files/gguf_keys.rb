@@ -7,13 +7,20 @@ module Candle
   class GgufKeys
     GELU = %w[gelu_pytorch_tanh gelu_new gelu_fast].freeze
     SILU = %w[silu swish].freeze
+    SQUARED = %w[relu2].freeze
     # By model type: the activations that GGUF files of its architecture mean.
     MODEL_TYPES = {
       "llama" => SILU, "mistral" => SILU, "smollm" => SILU, "mixtral" => SILU, "granite" => SILU,
       "qwen2" => SILU, "qwen2_moe" => SILU, "qwen3" => SILU, "qwen3_moe" => SILU,
-      "smollm3" => SILU, "olmo2" => SILU, "phi3" => SILU, "stablelm" => SILU, "glm4" => SILU,
+      "smollm3" => SILU, "olmo" => SILU, "olmo2" => SILU, "olmo3" => SILU, "olmoe" => SILU, "phi3" => SILU,
+      "phimoe" => SILU, "stablelm" => SILU, "glm" => SILU, "glm4" => SILU, "glm4_moe" => SILU, "glm4_moe_lite" => SILU,
+      "ministral3" => SILU, "granitemoe" => SILU, "granitemoeshared" => SILU, "cohere" => SILU, "cohere2" => SILU,
+      "exaone4" => SILU, "exaone_moe" => SILU, "ernie4_5" => SILU, "ernie4_5_moe" => SILU, "seed_oss" => SILU,
+      "hunyuan_v1_dense" => SILU, "hunyuan_v1_moe" => SILU, "dots1" => SILU, "minimax_m2" => SILU, "afmoe" => SILU,
+      "deepseek_v2" => SILU, "deepseek_v3" => SILU, "lfm2" => SILU, "lfm2_moe" => SILU,
+      "arcee" => SQUARED, "nemotron" => SQUARED, "apertus" => %w[xielu],
       "gemma" => GELU, "gemma2" => GELU, "gemma3_text" => GELU, "starcoder2" => GELU, "phi" => GELU,
-      "gpt_oss" => SILU, "gpt2" => GELU, "gpt_neox" => %w[gelu], "falcon" => %w[gelu],
+      "gpt_oss" => SILU, "gpt2" => GELU, "gpt_bigcode" => GELU, "gpt_neox" => %w[gelu], "falcon" => %w[gelu],
       "bert" => %w[gelu], "xlm-roberta" => %w[gelu], "nomic_bert" => SILU
     }.freeze
     # Early configurations of Gemma say so where the other form is meant; gates have a word of their own.
@@ -21,42 +28,51 @@ module Candle
     # Encoders, and what of them has no place in files for embeddings.
     ENCODERS = %w[bert nomic-bert].freeze
     HEADS = /\A(?:\w+\.)?pooler\.|\A(?:cls|classifier|qa_outputs|lm_head)\./
-    # What GPT-2 and nomic-embed's own configurations call sizes.
-    OWN_WORDS = { "hidden_size" => "n_embd", "num_hidden_layers" => "n_layer", "num_attention_heads" => "n_head",
-                  "intermediate_size" => "n_inner", "max_position_embeddings" => "n_positions",
-                  "layer_norm_eps" => "layer_norm_epsilon" }.freeze
     # Norms that subtract the mean, and what configurations call what they add to the variance.
     MEAN_NORMS = { "starcoder2" => "norm_epsilon", "stablelm" => "layer_norm_eps", "phi2" => "layer_norm_eps",
                    "gpt2" => "layer_norm_epsilon", "gptneox" => "layer_norm_eps", "falcon" => "layer_norm_epsilon",
-                   "bert" => "layer_norm_eps", "nomic-bert" => "layer_norm_eps" }.freeze
-    # How much of a head is rotated where the configuration doesn't say.
-    ROTATED = { "stablelm" => 0.25, "phi2" => 0.5, "glm4" => 0.5, "gptneox" => 0.25 }.freeze
+                   "bert" => "layer_norm_eps", "nomic-bert" => "layer_norm_eps", "command-r" => "layer_norm_eps",
+                   "cohere2" => "layer_norm_eps", "nemotron" => "norm_eps", "starcoder" => "layer_norm_epsilon",
+                   "olmo" => nil }.freeze
+    # What others call it.
+    EPSILONS = { "lfm2" => "norm_eps", "lfm2moe" => "norm_eps" }.freeze
     # Models whose MLPs are four times as wide where the configuration doesn't say.
-    FOURFOLD = %w[gpt2 falcon].freeze
+    FOURFOLD = %w[gpt2 falcon starcoder].freeze
     # What configurations of some models can say, and files can't.
     UNSAID = { "gpt2" => { "scale_attn_weights" => [nil, true], "scale_attn_by_inverse_layer_idx" => [nil, false] },
-               "falcon" => { "alibi" => [nil, false] },
+               "starcoder" => { "scale_attn_weights" => [nil, true], "multi_query" => [nil, true] },
+               "falcon" => { "alibi" => [nil, false] }, "olmoe" => { "clip_qkv" => [nil] },
+               "afmoe" => { "mup_enabled" => [true], "n_group" => [nil, 1] },
+               "deepseek2" => { "rope_interleave" => [nil, true] }, "lfm2" => { "conv_bias" => [nil, false] },
+               "lfm2moe" => { "conv_bias" => [nil, false], "use_expert_bias" => [nil, true] },
+               "phimoe" => { "router_jitter_noise" => [nil, 0.01], "num_experts_per_tok" => [2] },
                "gpt-oss" => { "swiglu_limit" => [nil, 7.0], "swiglu_alpha" => [nil, 1.702] } }.freeze
     # Falcon's positions where the configuration doesn't say.
     POSITIONS = 2048
-    # Every so many layers one sees beyond the window.
-    PATTERNS = { "gemma2" => 2, "gemma3" => 6, "gpt-oss" => 2 }.freeze
     # Models whose scores are divided by the width for each head, by their number of layers.
     WIDE = { "gemma2" => 46, "gemma3" => 62 }.freeze
     # What Granite multiplies by.
     FACTORS = { "attention.scale" => "attention_multiplier", "embedding_scale" => "embedding_multiplier",
                 "residual_scale" => "residual_multiplier", "logit_scale" => "logits_scaling" }.freeze
+    GRANITE = %w[granite granitemoe].freeze
+    # What Cohere's logits are multiplied by where the configuration doesn't say.
+    COHERE = { "command-r" => 0.0625, "cohere2" => 0.0625 }.freeze
     CAPS = { "attn_logit_softcapping" => "attn_logit_softcapping",
-             "final_logit_softcapping" => "final_logit_softcapping" }.freeze
+             "final_logit_softcapping" => "final_logit_softcapping", "attention.clamp_kqv" => "clip_qkv" }.freeze
     # Every fourth layer of SmolLM3 has no positions.
     PLAIN_EVERY = 4
-    # Sizes are numbers of 32 bits.
-    MOST = (1 << 31) - 1
-    private_constant :GELU, :SILU, :OTHER_WORDS, :ENCODERS, :HEADS, :OWN_WORDS, :MEAN_NORMS, :ROTATED, :PATTERNS,
-                     :WIDE, :FACTORS, :CAPS, :PLAIN_EVERY, :MOST, :FOURFOLD, :UNSAID, :POSITIONS
+    # Models with positions of their own for every place of a text.
+    LEARNED = %w[gpt2 starcoder].freeze
+    # Models that may have layers behind those that are counted, which predict a token beyond the next one.
+    AHEAD = %w[glm4moe deepseek2 exaone-moe minimax-m2 ernie4_5-moe].freeze
+    AHEAD_NAMES = /\A(?:model\.)?mtp[._]/
+    OF_LAYER = /\Amodel\.layers\.(\d+)\./
+    private_constant :GELU, :SILU, :SQUARED, :OTHER_WORDS, :ENCODERS, :HEADS, :MEAN_NORMS, :EPSILONS, :WIDE, :FACTORS,
+                     :GRANITE, :COHERE, :CAPS, :PLAIN_EVERY, :FOURFOLD, :UNSAID, :POSITIONS, :LEARNED, :AHEAD,
+                     :AHEAD_NAMES, :OF_LAYER
 
     def initialize(config, architecture, file)
-      @config = config
+      @config = GgufConfig.new(config, file)
       @architecture = architecture
       @file = file
     end
@@ -64,8 +80,8 @@ module Candle
     # Refuses what files of the architecture don't say.
     def check
       check_activation
-      check_window
-      check_experts
+      GgufWindows.new(@config, @architecture, layer_count).check
+      experts.check
       check_scores
       check_positions
       check_unsaid
@@ -77,7 +93,9 @@ module Candle
 
     # @return [Boolean] whether files of this architecture do without a tensor
     def left_out?(name)
-      encoder? && name.match?(HEADS)
+      return name.match?(HEADS) if encoder?
+
+      AHEAD.include?(@architecture) && (name.match?(AHEAD_NAMES) || name[OF_LAYER, 1].to_i >= layer_count)
     end
 
     def layer_count
@@ -89,6 +107,7 @@ module Candle
     end
 
     def key_head_count
+      return 1 if %w[deepseek2 starcoder].include?(@architecture)
       return size("num_key_value_heads", head_count) unless @architecture == "falcon"
       return size("num_kv_heads", head_count) if @config["new_decoder_architecture"]
 
@@ -104,14 +123,21 @@ module Candle
 
     # @return [Integer, nil]
     def expert_count
-      size("num_local_experts", 0).nonzero? || size("num_experts", 0).nonzero?
+      experts.count
+    end
+
+    # What becomes of the matrix of keys and values behind DeepSeek's latents: rows of keys, and of values.
+    #
+    # @return [Array(Integer, Integer)]
+    def latent_sizes
+      [size("qk_nope_head_dim"), size("v_head_dim", [size("hidden_size") / head_count, 1].max)]
     end
 
     # Rows of positions that no text uses: those up to the number of XLM-R's padding.
     def unused_positions
       return 0 unless @config["model_type"] == "xlm-roberta"
 
-      padding = @config.fetch("pad_token_id", 1)
+      padding = @config.key?("pad_token_id") ? @config["pad_token_id"] : 1
       return padding + 1 if padding.is_a?(Integer) && padding.between?(0, size("max_position_embeddings") - 2)
 
       raise CorruptModelError, "#{@file}: pad_token_id must be a position, not #{Arguments.shown(padding)}"
@@ -132,18 +158,29 @@ module Candle
 
     # @return [Hash{String => Array<Float>}] tensors that follow from the configuration
     def tensors
-      case rope_type
-      when "llama3" then { "rope_freqs.weight" => frequency_factors }
-      when "longrope" then { "rope_factors_long.weight" => numbers("long_factor"),
-                             "rope_factors_short.weight" => numbers("short_factor") }
-      else {}
-      end
+      rope.tensors
     end
 
     private
 
     def refuse(what)
-      raise UnsupportedModelError, "#{@file}: #{what} for this model"
+      @config.refuse(what)
+    end
+
+    def size(keys, usual = nil)
+      @config.size(keys, usual)
+    end
+
+    def u32(value)
+      GgufWriter.u32(value)
+    end
+
+    def rope
+      @rope ||= GgufRope.new(@config, @architecture, head_size)
+    end
+
+    def experts
+      @experts ||= GgufExperts.new(@config, @architecture, layer_count)
     end
 
     def check_activation
@@ -151,40 +188,6 @@ module Candle
       return if MODEL_TYPES.fetch(@config["model_type"]).include?(found) || OTHER_WORDS[@architecture] == found
 
       refuse("the activation #{found.inspect} has no GGUF form")
-    end
-
-    def check_window
-      return if @config["use_sliding_window"] == false || [nil, 0].include?(@config["sliding_window"])
-
-      window = size("sliding_window")
-      return check_pattern if PATTERNS.key?(@architecture)
-      return if @architecture == "phi3" || window >= size("max_position_embeddings")
-      return if !%w[llama starcoder2].include?(@architecture) && !@config["use_sliding_window"]
-
-      refuse("attention in windows of #{window} tokens has no GGUF form")
-    end
-
-    def check_pattern
-      every = PATTERNS.fetch(@architecture)
-      said = @config["sliding_window_pattern"] || @config["_sliding_window_pattern"]
-      types = of_kind(@config["layer_types"], Array, "layer_types")
-      found = Array.new(layer_count) { |layer| (layer + 1) % every != 0 }
-      return if types ? types.map { |type| type == "sliding_attention" } == found : [nil, every].include?(said)
-
-      refuse("layers with windows other than all but every #{every}th have no GGUF form")
-    end
-
-    # GGUF files have experts in all layers, and say nothing of how they are weighed.
-    def check_experts
-      return unless %w[qwen2moe qwen3moe].include?(@architecture)
-
-      unless Array(@config["mlp_only_layers"]).empty? && [nil, 1].include?(@config["decoder_sparse_step"])
-        refuse("layers without experts (mlp_only_layers) have no GGUF form")
-      end
-      wanted = @architecture == "qwen3moe"
-      return if (@config["norm_topk_prob"] || false) == wanted
-
-      refuse("norm_topk_prob: #{!wanted} has no GGUF form")
     end
 
     # Files of Gemma say by the number of layers alone what scores are divided by.
@@ -208,9 +211,7 @@ module Candle
     end
 
     def check_unsaid
-      UNSAID.fetch(@architecture, {}).each do |key, usual|
-        refuse("#{key}: #{Arguments.shown(@config[key])} has no GGUF form") unless usual.include?(@config[key])
-      end
+      UNSAID.fetch(@architecture, {}).each { |key, usual| @config.refuse_others(key, usual) }
       return unless @architecture == "falcon" && !@config["new_decoder_architecture"]
 
       refuse("parallel_attn: false has no GGUF form") if @config["parallel_attn"] == false
@@ -224,41 +225,26 @@ module Candle
       refuse("layers without positions other than every #{PLAIN_EVERY}th have no GGUF form")
     end
 
-    def u32(value)
-      GgufWriter.u32(value)
-    end
-
-    def said(key)
-      @config.fetch(key) { @config[OWN_WORDS[key]] }
-    end
-
-    def size(key, usual = nil)
-      value = said(key)
-      return usual if value.nil? && usual
-      return value if value.is_a?(Integer) && value.between?(1, MOST)
-
-      raise CorruptModelError, "#{@file}: #{key} must be a positive number, not #{Arguments.shown(value)}"
-    end
-
-    def number(value, key)
-      return Float(value) if value.is_a?(Numeric) && value.to_f.finite?
-
-      raise CorruptModelError, "#{@file}: #{key} must be a number, not #{Arguments.shown(value)}"
-    end
-
-    def of_kind(value, kind, key)
-      return value if value.nil? || value.is_a?(kind)
-
-      raise CorruptModelError, "#{@file}: #{key} is of the wrong kind: #{Arguments.shown(value)}"
-    end
-
+    # Cohere's first models read more than they have positions for.
     def context_length
+      return size(%w[model_max_length max_position_embeddings]) if @architecture == "command-r"
+
       size("max_position_embeddings", @architecture == "falcon" ? POSITIONS : nil) - unused_positions
     end
 
     def feed_forward_length
       usual = FOURFOLD.include?(@architecture) ? 4 * size("hidden_size") : nil
-      size(@architecture == "falcon" ? "ffn_hidden_size" : "intermediate_size", usual)
+      width = size(@architecture == "falcon" ? "ffn_hidden_size" : %w[block_ff_dim intermediate_size], usual)
+      @config["block_auto_adjust_ff_dim"] && @architecture == "lfm2" ? adjusted(width) : width
+    end
+
+    # LFM2's MLPs have two thirds of that, in whole steps.
+    def adjusted(width)
+      wide = (2 * width) / 3
+      factor = @config["block_ffn_dim_multiplier"]
+      wide = (@config.number(factor, "block_ffn_dim_multiplier") * wide).to_i if factor
+      step = size("block_multiple_of", 256)
+      (wide + step - 1) / step * step
     end
 
     def head_size
@@ -266,10 +252,11 @@ module Candle
     end
 
     def epsilon
-      name = MEAN_NORMS.fetch(@architecture, "rms_norm_eps")
-      key = name == "rms_norm_eps" ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"
+      mean = MEAN_NORMS.key?(@architecture)
+      name = mean ? MEAN_NORMS[@architecture] : EPSILONS.fetch(@architecture, "rms_norm_eps")
       usual = { "rms_norm_eps" => 1e-6 }.fetch(name, encoder? ? 1e-12 : 1e-5)
-      { key => number(said(name) || usual, name) }
+      { "attention.layer_norm_#{"rms_" unless mean}epsilon" =>
+          @config.number((name && @config.said(name)) || usual, name.to_s) }
     end
 
     def of_encoder
@@ -277,18 +264,52 @@ module Candle
       return keys unless @architecture == "nomic-bert"
 
       # Longer texts would need positions that are scaled by their length.
-      keys.merge("rope.freq_base" => theta,
-                 "context_length" => u32(size("max_trained_positions", size("max_position_embeddings"))))
+      keys.merge("rope.freq_base" => rope.theta,
+                 "context_length" => u32(size(%w[max_trained_positions max_position_embeddings])))
     end
 
-    def of_decoder(experts)
-      keys = { "attention.head_count_kv" => u32(key_head_count), "attention.key_length" => u32(head_size),
-               "attention.value_length" => u32(head_size) }
-      return keys if @architecture == "gpt2"
+    def of_decoder(has_experts)
+      keys = heads
+      return keys if LEARNED.include?(@architecture)
 
-      keys.merge!("rope.freq_base" => theta, "rope.dimension_count" => u32(rotated_size))
-      keys.merge!(scaling, experts ? of_experts : {}, factors, windows)
-      keys.merge(residual)
+      keys.merge!(rope.metadata, has_experts ? experts.metadata : {}, factors)
+      keys.merge!(GgufWindows.new(@config, @architecture, layer_count).metadata(rope))
+      keys.merge(residual, logits, states)
+    end
+
+    def heads
+      return latent_heads if @architecture == "deepseek2"
+
+      { "attention.head_count_kv" => kept? ? GgufWriter::Integers.new(kept_heads) : u32(key_head_count),
+        "attention.key_length" => u32(head_size), "attention.value_length" => u32(head_size) }
+    end
+
+    # Keys and values are made of one latent for each token.
+    def latent_heads
+      rank = size("kv_lora_rank")
+      rotated = size("qk_rope_head_dim")
+      plain, values = latent_sizes
+      keys = { "attention.head_count_kv" => 1, "attention.kv_lora_rank" => rank,
+               "attention.key_length" => rank + rotated, "attention.value_length" => rank,
+               "attention.key_length_mla" => plain + rotated, "attention.value_length_mla" => values }
+      keys["attention.q_lora_rank"] = size("q_lora_rank") if @config["q_lora_rank"]
+      keys.transform_values { |value| u32(value) }
+    end
+
+    # Whether layers without attention keep states.
+    def kept?
+      @architecture.start_with?("lfm2")
+    end
+
+    def kept_heads
+      types = @config.of_kind(@config["layer_types"], Array, "layer_types")
+      listed = @config.of_kind(@config["full_attn_idxs"], Array, "full_attn_idxs")
+      types ||= Array.new(layer_count) { |layer| listed.nil? || listed.include?(layer) ? "full_attention" : "conv" }
+      types.map { |type| type == "full_attention" ? key_head_count : 0 }
+    end
+
+    def states
+      kept? ? { "shortconv.l_cache" => u32(size("conv_L_cache", 3)) } : {}
     end
 
     # Whether attention and MLP read the same input: of GPT-NeoX they do where nothing is said.
@@ -300,114 +321,28 @@ module Candle
       { "use_parallel_residual" => said.nil? ? usual.fetch(@architecture) : said == true }
     end
 
-    def of_experts
-      keys = { "expert_count" => u32(expert_count), "expert_used_count" => u32(size("num_experts_per_tok")) }
-      { "expert_feed_forward_length" => "moe_intermediate_size",
-        "expert_shared_feed_forward_length" => "shared_expert_intermediate_size" }.each do |key, word|
-        keys[key] = u32(size(word)) if @config[word]
-      end
-      keys["expert_feed_forward_length"] = u32(feed_forward_length) if @architecture == "gpt-oss"
-      keys
-    end
-
     def factors
-      caps = CAPS.transform_values { |key| @config[key] && number(@config[key], key) }.compact
-      return caps unless @architecture == "granite"
+      caps = CAPS.transform_values { |key| @config[key] && @config.number(@config[key], key) }.compact
+      return caps unless GRANITE.include?(@architecture)
 
-      caps.merge(FACTORS.transform_values { |key| number(@config[key] || 1.0, key) })
+      caps.merge(FACTORS.transform_values { |key| @config.number(@config[key] || 1.0, key) })
     end
 
-    def windows
-      # Files of Phi 3 say 0 where there are none.
-      return { "attention.sliding_window" => u32(size("sliding_window", 0)) } if @architecture == "phi3"
-      return {} unless PATTERNS.key?(@architecture) && @config["sliding_window"]
-
-      keys = { "attention.sliding_window" => u32(size("sliding_window")) }
-      @architecture == "gemma3" ? keys.merge("rope.freq_base_swa" => local_theta) : keys
-    end
-
-    # What positions are scaled by, of layers without windows where layers differ.
-    def rope
-      found = of_kind(@config["rope_parameters"] || @config["rope_scaling"], Hash, "rope_parameters") || {}
-      of_kind(found["full_attention"], Hash, "full_attention") || found
-    end
-
-    def rope_type
-      rope["rope_type"] || rope["type"]
-    end
-
-    def rotated
-      found = @config["partial_rotary_factor"] || @config["rotary_pct"] || rope["partial_rotary_factor"]
-      found ||= ROTATED.fetch(@architecture, 1.0)
-      number(found, "partial_rotary_factor").clamp(0.0, 1.0)
-    end
-
-    def rotated_size
-      (head_size * rotated).to_i
-    end
-
-    def theta
-      found = @config["rope_theta"] || rope["rope_theta"] || @config["rotary_emb_base"] || 10_000.0
-      return found.to_f if number(found, "rope_theta").positive?
-
-      raise CorruptModelError, "#{@file}: rope_theta must be positive, not #{found}"
-    end
-
-    def local_theta
-      local = of_kind(@config["rope_parameters"]&.dig("sliding_attention"), Hash, "sliding_attention") || {}
-      number(local["rope_theta"] || @config["rope_local_base_freq"] || 10_000.0, "rope_local_base_freq")
-    end
-
-    def scaling
-      case rope_type
-      when nil, "default", "llama3" then {}
-      when "linear" then { "rope.scaling.type" => "linear", "rope.scaling.factor" => number(rope["factor"], "factor") }
-      when "yarn" then { "rope.scaling.type" => "yarn", "rope.scaling.factor" => number(rope["factor"], "factor"),
-                         "rope.scaling.original_context_length" => u32(original_context) }
-      when "longrope"
-        refuse("rotary positions of the type \"longrope\" have no GGUF form") unless @architecture == "phi3"
-        { "rope.scaling.original_context_length" => u32(original_context),
-          "rope.scaling.attn_factor" => attention_factor }
-      else
-        raise UnsupportedModelError, "#{@file}: rotary positions of the type #{rope_type.inspect} have no GGUF form"
+    def logits
+      case @architecture
+      when "command-r", "cohere2"
+        { "logit_scale" => @config.number(@config["logit_scale"] || COHERE.fetch(@architecture), "logit_scale"),
+          "rope.scaling.type" => "none" }
+      when "mistral3" then temperature
+      else {}
       end
     end
 
-    def original_context
-      found = rope["original_max_position_embeddings"]
-      return size("original_max_position_embeddings", size("max_position_embeddings")) if found.nil?
+    # Scores grow with the position.
+    def temperature
+      found = rope.rope["llama_4_scaling_beta"] or return {}
 
-      number(found, "original_max_position_embeddings").to_i.clamp(1, MOST)
-    end
-
-    def attention_factor
-      return number(rope["attention_factor"], "attention_factor") if rope["attention_factor"]
-
-      times = size("max_position_embeddings").fdiv(original_context)
-      times > 1 ? Math.sqrt(1 + (Math.log(times) / Math.log([original_context, 2].max))) : 1.0
-    end
-
-    def numbers(key)
-      found = rope[key]
-      return found.map { |one| number(one, key) } if found.is_a?(Array) && found.size == rotated_size / 2
-
-      raise CorruptModelError, "#{@file}: #{key} must have a number for each two of #{rotated_size} " \
-                               "rotated dimensions"
-    end
-
-    # Llama 3 divides low frequencies.
-    def frequency_factors
-      Array.new(head_size / 2) { |at| frequency_factor(2 * Math::PI * (theta**(2.0 * at / head_size))) }
-    end
-
-    def frequency_factor(wave)
-      keys = %w[factor low_freq_factor high_freq_factor original_max_position_embeddings]
-      factor, low, high, context = rope.values_at(*keys).zip(keys).map { |one, key| number(one, key) }
-      return 1.0 if wave < context / high
-      return factor if wave > context / low
-
-      smooth = ((context / wave) - low) / (high - low)
-      1 / (((1 - smooth) / factor) + smooth)
+      { "attention.temperature_scale" => @config.number(found, "llama_4_scaling_beta") }
     end
   end
 end

@@ -10,9 +10,9 @@ module Candle
   # @api private
   class GgufLayout
     # Architectures whose rows that are rotated together become neighbours.
-    NEIGHBOURS = %w[llama granite smollm3].freeze
+    NEIGHBOURS = %w[llama granite granitemoe smollm3 arcee olmo mistral3].freeze
     # Architectures whose norms multiply by one more than they store.
-    ONE_MORE = %w[gemma gemma2 gemma3].freeze
+    ONE_MORE = %w[gemma gemma2 gemma3 nemotron].freeze
     # Where two parts have one name, the one that is meant.
     MEANT = "post_attention_norm"
     # Tensors that are functions of the configuration, or that GGUF files of encoders leave out.
@@ -28,8 +28,11 @@ module Candle
     # Falcon has one norm under this name, or two under others.
     FALCON = { "transformer.h.{}.input_layernorm" => "blk.{}.attn_norm",
                "h.{}.input_layernorm" => "blk.{}.attn_norm" }.freeze
-    # What gpt-oss stores without the endings of modules, and what files have of it.
-    WHOLE = {
+    # Model types whose files are those of another one.
+    LIKE = { "xlm-roberta" => "bert", "olmo3" => "olmo2", "granitemoeshared" => "granitemoe",
+             "deepseek_v2" => "deepseek_v3", "glm4_moe_lite" => "deepseek_v3" }.freeze
+    # By architecture: tensors that are several in files, or that checkpoints store without the endings of modules.
+    OF_GPT_OSS = {
       "self_attn.sinks" => { "attn_sinks.weight" => nil },
       "mlp.experts.gate_up_proj" => { "ffn_gate_exps.weight" => [:alternate, 0],
                                       "ffn_up_exps.weight" => [:alternate, 1] },
@@ -38,10 +41,25 @@ module Candle
       "mlp.experts.down_proj" => { "ffn_down_exps.weight" => [:columns] },
       "mlp.experts.down_proj_bias" => { "ffn_down_exps.bias" => nil }
     }.freeze
+    OF_GRANITE = {
+      "block_sparse_moe.input_linear.weight" => { "ffn_gate_exps.weight" => [:half, 0],
+                                                  "ffn_up_exps.weight" => [:half, 1] },
+      "shared_mlp.input_linear.weight" => { "ffn_gate_shexp.weight" => [:half, 0],
+                                            "ffn_up_shexp.weight" => [:half, 1] }
+    }.freeze
+    WHOLE = { "gpt-oss" => OF_GPT_OSS, "granitemoe" => OF_GRANITE }.freeze
+    # By architecture: what files call parts that others have under other names.
+    CALLED = %w[lfm2 lfm2moe].to_h do |name|
+      [name, { "ssm_in" => "shortconv.in_proj", "ssm_conv1d" => "shortconv.conv", "ssm_out" => "shortconv.out_proj" }]
+    end.freeze
+    # The matrix behind DeepSeek's latents.
+    LATENT = "self_attn.kv_b_proj.weight"
+    # Numbers of xIELU in each layer, which are keys of files.
+    XIELU = /\Amodel\.layers\.(\d+)\.mlp\.act_fn\.(alpha_n|alpha_p|beta|eps)\z/
     IN_LAYER = /\Amodel\.layers\.(\d+)\.(.*)\z/
     # Matrices that GPT-2 stores by inputs.
     BY_INPUTS = /\Ablk\.\d+\.(?:attn_qkv|attn_output|ffn_up|ffn_down)\.weight\z/
-    private_constant :FALCON, :WHOLE, :IN_LAYER, :BY_INPUTS
+    private_constant :FALCON, :LIKE, :OF_GPT_OSS, :OF_GRANITE, :WHOLE, :CALLED, :LATENT, :XIELU, :IN_LAYER, :BY_INPUTS
     private_constant :NEIGHBOURS, :ONE_MORE, :MEANT, :COMPUTED, :EXPERT, :ENDINGS, :MIXTRAL
 
     attr_reader :architecture
@@ -99,7 +117,7 @@ module Candle
     # @return [Hash{String => Object}]
     def metadata
       experts = whole.any? || stems.values.any? { |name| name.match?(/_exps\z/) }
-      @keys.metadata(vocabulary_size, experts: experts)
+      @keys.metadata(vocabulary_size, experts: experts).merge(xielu)
     end
 
     # @return [Array<Hash>] `name:`, `shape:`, `from:` (several of experts), of arranged rows `rows:`, of norms
@@ -116,7 +134,7 @@ module Candle
 
     # Files of these models call themselves otherwise.
     def like_another
-      other = @config["model_type"] == "xlm-roberta" ? "bert" : "llama"
+      other = LIKE.fetch(@config["model_type"], "llama")
       Tempfile.create(["config", ".json"]) do |copy|
         copy.write(JSON.generate(@config.merge("model_type" => other)))
         copy.flush
@@ -127,19 +145,52 @@ module Candle
 
     def table(modules)
       modules.each_with_object({}) do |(from, to), all|
-        all[from] = to unless all[from]&.end_with?(MEANT)
+        own = CALLED.fetch(architecture, {}).find { |part, _| to.end_with?(".#{part}") }
+        all[from] = own ? to.sub(*own) : to unless all[from]&.end_with?(MEANT)
       end
     end
 
     def names
-      @names ||= @weights.names.grep_v(COMPUTED).reject { |name| @keys.left_out?(name) || whole_parts(name) }
+      @names ||= @weights.names.grep_v(COMPUTED).reject do |name|
+        @keys.left_out?(name) || whole_parts(name) || (architecture == "apertus" && name.match?(XIELU))
+      end
+    end
+
+    # One number of each layer.
+    def xielu
+      return {} unless architecture == "apertus"
+
+      found = @weights.names.filter_map { |name| name.match(XIELU) }.group_by { |match| match[2] }
+      found.to_h do |key, matches|
+        check_xielu(matches)
+        in_order = matches.sort_by { |match| match[1].to_i }
+        numbers = in_order.map { |match| @weights.encoded(match[0], "f32").unpack1("e") }
+        ["xielu.#{key}", GgufWriter::Floats.new(numbers)]
+      end
+    end
+
+    def check_xielu(matches)
+      shapes = matches.map { |match| @weights.info(match[0])[:shape] }
+      return if shapes.size == layer_count && shapes.all? { |shape| shape.inject(1, :*) == 1 }
+
+      raise CorruptModelError, "#{@weights.info(matches.first[0])[:file]}: #{matches.first[0]} must be one number in " \
+                               "each of #{layer_count} layers"
     end
 
     # What files have of a tensor outside of modules, by the number of its layer.
     def whole_parts(name)
-      return unless architecture == "gpt-oss" && (found = name.match(IN_LAYER)) && WHOLE.key?(found[2])
+      return if @keys.left_out?(name)
 
-      WHOLE.fetch(found[2]).transform_keys { |part| "blk.#{found[1]}.#{part}" }
+      found = name.match(IN_LAYER) or return
+      parts = found[2] == LATENT && architecture == "deepseek2" ? latent : WHOLE.dig(architecture, found[2])
+      parts&.transform_keys { |part| "blk.#{found[1]}.#{part}" }
+    end
+
+    # What a latent becomes in each head: files have keys by inputs.
+    def latent
+      heads = @keys.head_count
+      plain, values = @keys.latent_sizes
+      { "attn_k_b.weight" => [:heads_by_inputs, heads, 0, plain], "attn_v_b.weight" => [:heads, heads, plain, values] }
     end
 
     def whole
@@ -156,6 +207,9 @@ module Candle
       when :columns then [*before, outputs, inputs]
       when :after then [shape.first - rows.last, *shape.drop(1)]
       when :alternate then shape.size > 2 ? [*before, outputs / 2, inputs] : [inputs, outputs / 2]
+      when :half then [*before, inputs / 2, outputs]
+      when :heads then [rows[1], rows[3], outputs]
+      when :heads_by_inputs then [rows[1], outputs, rows[3]]
       else shape
       end
     end
@@ -176,6 +230,10 @@ module Candle
         numbers << number
         numbers.size == 1 ? "{}" : "*"
       end
+      # A parameter that is a part by itself.
+      found = @modules["#{template}.#{ending}"]
+      return found.sub("{}", numbers.first.to_s) if found
+
       # Encoders may stand below a name of their own, beside a head.
       found = @modules[template] || @modules[template.sub(/\A[a-z_]+\./, "")]
       raise UnsupportedModelError, unknown(name) unless found
@@ -205,9 +263,15 @@ module Candle
       result[:rows] = rows(result[:name])
       result[:shape] = arranged(result[:shape], result[:rows])
       result[:add] = 1.0 if ONE_MORE.include?(architecture) && result[:name].end_with?("norm.weight")
-      # A row that is multiplied with is a vector there.
-      result[:shape] = result[:shape].last(1) if result[:name].end_with?("ffn_gate_inp_shexp.weight")
+      result[:shape] = squeezed(result)
       result
+    end
+
+    # A row that is multiplied with is a vector there; filters have one channel.
+    def squeezed(tensor)
+      return tensor[:shape].last(1) if tensor[:name].end_with?("ffn_gate_inp_shexp.weight")
+
+      tensor[:name].end_with?("shortconv.conv.weight") ? tensor[:shape] - [1] : tensor[:shape]
     end
 
     # How the rows of a tensor are arranged, if they are.

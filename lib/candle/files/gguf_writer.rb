@@ -23,6 +23,7 @@ module Candle
     Strings = Struct.new(:list)
     Floats = Struct.new(:list)
     Integers = Struct.new(:list)
+    Flags = Struct.new(:list)
     Bytes = Struct.new(:string)
 
     class << self
@@ -143,9 +144,16 @@ module Candle
       when String then [8].pack("L<") << text(value)
       when true, false then [7, value ? 1 : 0].pack("L<C")
       when Float then [6, value].pack("L<e")
+      else list(value)
+      end
+    end
+
+    def list(value)
+      case value
       when Strings then array(8, value.list) { |one| text(one) }
       when Floats then array(6, value.list) { |one| [one].pack("e") }
       when Bytes then [9, 0, value.string.bytesize].pack("L<L<Q<") << value.string.b
+      when Flags then array(7, value.list) { |one| [one ? 1 : 0].pack("C") }
       when Integers then array(5, value.list) { |one| [one].pack("l<") }
       else raise InternalError, "#{value.inspect} has no GGUF type"
       end

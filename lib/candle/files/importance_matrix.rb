@@ -57,9 +57,20 @@ module Candle
       def weights_of(layout, inputs)
         found = layout.tensors.filter_map do |tensor|
           modules = Array(tensor[:from]).map { |name| inputs.of(name) }
-          [tensor[:name], modules] if modules.any? && modules.all?
+          [tensor[:name], stacked(tensor, modules)] if modules.any? && modules.all? && columns?(tensor, modules)
         end
         found.to_h
+      end
+
+      # Matrices that checkpoints store in one tensor have its inputs in common.
+      def stacked(tensor, modules)
+        stack = tensor[:shape].size > 2 && modules.one? ? tensor[:shape].first : 1
+        modules * stack
+      end
+
+      # Whether the columns are those of the checkpoint: not where a matrix is turned.
+      def columns?(tensor, modules)
+        modules.all? { |sums, _| sums.size == tensor[:shape].last }
       end
 
       def entries(name, modules)
