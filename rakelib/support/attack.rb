@@ -12,9 +12,9 @@ module Tasks
   class Attack
     CHILD = File.expand_path("attack/child.rb", __dir__)
     LIB = File.expand_path("../../lib", __dir__)
-    KINDS = %w[safetensors quantized quantizer gguf torch tokenizer config modules image vision audio seq2seq index lock
-               template schema regex grammar arguments server fields worker interrupts forks compaction closing
-               preemption hub saves appends outliers states].freeze
+    KINDS = %w[safetensors quantized quantizer gguf torch tokenizer config modules image vision pages audio seq2seq
+               index lock template schema regex grammar arguments server fields worker interrupts forks compaction
+               closing preemption hub saves appends outliers states].freeze
     # An input may take this many seconds, as {Patience} counts them, and make a process this much larger, in kilobytes.
     MOST_SECONDS = 30
     MOST_GROWTH = 1 << 20

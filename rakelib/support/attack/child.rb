@@ -233,6 +233,15 @@ class Inputs
     @image_models.ask(Candle.const_get(kind).from_pretrained(copy, device: "cpu"), picture, wanted)
   end
 
+  # Counts, sizes and orders that configurations of pages may have wrong.
+  def try_pages(random)
+    mutations = Mutations.new(random)
+    @image_models ||= HostileImageModels.new(ROOT)
+    @called = @image_models.pick_page(mutations)
+    copy = damaged(@called, "config.json") { |text| @image_models.pages(text, mutations) }
+    @image_models.ask(Candle::ObjectDetector.from_pretrained(copy, device: "cpu"), picture, nil)
+  end
+
   def picture = File.join(ROOT, "images/photo.png")
 
   def try_seq2seq(random)

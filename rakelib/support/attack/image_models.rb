@@ -12,6 +12,21 @@ class HostileImageModels
               "classifier" => :ImageClassifier, "embedder" => :ImageEmbeddingModel,
               "retriever" => :LateInteractionModel, "pair" => :CLIP }.freeze
   LABELS = ["a tower", "a dog"].freeze
+  # What configurations of pages say of counts, sizes and orders: where it stands, behind which names.
+  PAGES = {
+    [] => %w[num_queries num_feature_levels decoder_layers decoder_n_points decoder_attention_heads d_model hidden_size
+             feat_strides mask_enhanced learn_initial_query mask_feature_channels num_prototypes x4_feat_dim
+             global_pointer_head_size s2r_steps s2r_damping class_order class_thresholds id2label eval_size
+             encode_proj_layers],
+    ["reading_order_config"] => %w[hidden_size num_attention_heads num_hidden_layers relation_bias_embed_dim
+                                   relation_bias_theta relation_bias_scale global_pointer_head_size pad_token_id
+                                   start_token_id end_token_id pred_token_id has_spatial_attention_bias],
+    ["backbone_config"] => %w[out_features out_indices stage_num_blocks stage_numb_of_layers stage_downsample_strides
+                              stem_strides num_channels hidden_sizes]
+  }.freeze
+  ABSURD = [0, 1, -1, 2, 3, 7, 4096, 4097, 2**16, 2**31, 2**40, 2**62, 0.5, -1e300, 1e300, 1e-320, true, false, "", "x",
+            [], {}, [0], [-1], [0] * 5, [1] * 5000, [2**40] * 5, [1e300] * 5, ["stage1"], %w[stage4 stage1],
+            [[1]]].freeze
 
   def initialize(root)
     @root = root
@@ -27,6 +42,25 @@ class HostileImageModels
     found = Dir.children(folder).grep(/config\.json\z|\Atokenizer\.json\z|\Ammproj.*\.gguf\z|\.safetensors\z/)
     # Configurations are most of what people write themselves.
     (found.grep(/config/) * 3) + found
+  end
+
+  # @return [String] a fixture of pages beside the tiny ones
+  def pick_page(mutations)
+    mutations.pick(@all.map(&:first).grep(/pp_doclayout/))
+  end
+
+  # @return [String] the configuration of pages with absurd, missing or doubled entries
+  def pages(text, mutations)
+    config = JSON.parse(text)
+    mutations.pick([1, 1, 2, 3]).times do
+      path, keys = mutations.pick(PAGES.to_a)
+      inner = path.empty? ? config : config[path.first]
+      next unless inner.is_a?(Hash)
+
+      key = mutations.pick(keys)
+      mutations.pick([true, false, false, false]) ? inner.delete(key) : inner[key] = mutations.pick(ABSURD)
+    end
+    JSON.generate(config)
   end
 
   # Asks a model about a picture.
