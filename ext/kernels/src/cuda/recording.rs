@@ -132,6 +132,8 @@ impl Drop for Session<'_> {
         if self.captures {
             let _ = self.end();
         }
+        // Work that failed may have launched something that reads what its caller frees now, on the stream of others.
+        let _ = self.device.synchronize();
         RECORDER.set(None);
     }
 }
