@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "json"
 require_relative "numbers"
 
 module GpuBench
@@ -9,6 +10,8 @@ module GpuBench
     PROMPT = 1.5
     TIMES = { 256 => 1.4 }.freeze
     COUNTS = [1, 32, 64, 128, 256].freeze
+    # Rounding rows may move log probabilities by so many times what rounding the weights moves them.
+    ROUNDED = 1.5
 
     def initialize(bench)
       @bench = bench
@@ -35,9 +38,24 @@ module GpuBench
       end
     end
 
+    # The log probabilities of the same weights where rows are not rounded, which a process decides once.
+    def exactly(name)
+      script = <<~RUBY
+        require "candle"
+        require "json"
+        model = Candle::LLM.from_pretrained(ARGV[0], device: ARGV[1], dtype: :bf16)
+        puts JSON.generate(model.logprobs(ARGV[2]).filter_map { |entry| entry[:logprob] })
+      RUBY
+      command = [File.readlink("/proc/self/exe"), "--disable=gems", *$LOAD_PATH.map { |folder| "-I#{folder}" }]
+      said = IO.popen([{ "CANDLE_FP8" => "exact" }, *command, "-e", script, @bench.checkpoint(name),
+                       @bench.device.to_s, text(64)], &:read)
+      JSON.parse(said.lines.last)
+    end
+
     def report(name, found, plain)
-      difference = Numbers.mean_difference(found[:logprobs], plain[:logprobs])
-      @results.parity("fp8", "#{name}: log probabilities against bf16", difference, 0.5)
+      exact, rounded = [exactly(name), found[:logprobs]].map { |each| Numbers.mean_difference(each, plain[:logprobs]) }
+      @results.parity("fp8", "#{name}: log probabilities against bf16", rounded, (ROUNDED * exact).round(4),
+                      note: "with rows of bf16 #{exact.round(4)}")
       found[:prompts].each do |length, time|
         compare("#{name}: prompt of #{length}", time, plain[:prompts][length], "ms", length == 2048 ? PROMPT : nil)
       end

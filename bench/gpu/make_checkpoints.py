@@ -291,7 +291,7 @@ SHAPES = {
 
 
 def tokenizer(config):
-    """One token per word: "w17" is the 17th of the vocabulary."""
+    """One token per word: "w17" is the 17th of the vocabulary. BERT's is a WordPiece, as real ones are."""
     is_bert = config["model_type"] == "bert"
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if is_bert else ["<unk>"]
     words = special + [f"w{i}" for i in range(len(special), config["vocab_size"])]
@@ -311,15 +311,22 @@ def tokenizer(config):
             "special_tokens": {name: {"id": name, "ids": [special.index(name)], "tokens": [name]}
                                for name in ("[CLS]", "[SEP]")},
         }
+    vocabulary = {word: i for i, word in enumerate(words)}
+    normalizer, splitter = None, {"type": "WhitespaceSplit"}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    if is_bert:
+        normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+                      "strip_accents": None, "lowercase": True}
+        splitter = {"type": "BertPreTokenizer"}
+        model = {"type": "WordPiece", "vocab": vocabulary, "unk_token": "[UNK]",
+                 "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [{"id": words.index(name), "content": name, "single_word": False, "lstrip": False,
                           "rstrip": False, "normalized": False, "special": True}
                          for name in special],
-        "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": template,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
-                  "unk_token": "[UNK]" if is_bert else "<unk>"},
+        "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": template,
+        "decoder": None, "model": model,
     }
 
 

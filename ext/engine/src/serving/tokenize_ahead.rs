@@ -6,8 +6,10 @@ use std::thread::Builder;
 
 use crate::{Device, Result};
 
-/// How many texts a GPU computes on while the next are tokenized.
-const PART: usize = 256;
+/// How many texts a GPU begins with. Each part is twice as large as the one before, so that the device has something
+/// to do soon and its batches are not small.
+const FIRST: usize = 1024;
+const MOST: usize = 4096;
 
 /// Hands what `tokenize` makes of parts of 0..count to `compute`, in their order. On the CPU all are one part.
 pub fn tokenize_ahead<T: Send>(
@@ -16,16 +18,16 @@ pub fn tokenize_ahead<T: Send>(
     tokenize: impl Fn(Range<usize>) -> Result<T> + Sync,
     mut compute: impl FnMut(Range<usize>, T) -> Result<()>,
 ) -> Result<()> {
-    let size = if device.computes_on_threads() {
+    let mut size = if device.computes_on_threads() {
         count
     } else {
-        PART
+        FIRST
     };
-    let part = |start: usize| start..count.min(start + size);
-    let mut range = part(0);
+    let mut range = 0..count.min(size);
     let mut tokens = tokenize(range.clone())?;
     while range.end < count {
-        let next = part(range.end);
+        size = (2 * size).min(MOST);
+        let next = range.end..count.min(range.end + size);
         let (computed, ahead) = beside(|| tokenize(next.clone()), || compute(range, tokens));
         computed?;
         (range, tokens) = (next, ahead?);
@@ -69,13 +71,17 @@ mod tests {
             seen.push(range.clone());
             let wait = Duration::from_secs(20);
             let waited: Vec<usize> = begun.try_iter().collect();
-            if range.end < 600 && !waited.contains(&range.end) {
+            if range.end < 9000 && !waited.contains(&range.end) {
                 assert_eq!(begun.recv_timeout(wait), Ok(range.end));
             }
             Ok(())
         };
-        tokenize_ahead(600, Device::Cuda(0), tokenize, compute).unwrap();
-        assert_eq!(seen, [0..256, 256..512, 512..600]);
+        tokenize_ahead(9000, Device::Cuda(0), tokenize, compute).unwrap();
+        let ends = [0, 1024, 3072, 7168, 9000];
+        assert!(seen
+            .iter()
+            .cloned()
+            .eq(ends.windows(2).map(|two| two[0]..two[1])));
     }
 
     #[test]
@@ -103,12 +109,12 @@ mod tests {
         let run = |tokenized: usize, computed: usize| {
             let tokenize = |range| check(range, tokenized);
             let compute = |range, ()| check(range, computed);
-            let result = tokenize_ahead(1000, Device::Cuda(0), tokenize, compute);
+            let result = tokenize_ahead(4000, Device::Cuda(0), tokenize, compute);
             result.map_err(|error| error.to_string())
         };
-        assert_eq!(run(300, 2000), Err("300".to_owned()));
-        assert_eq!(run(2000, 300), Err("300".to_owned()));
-        assert_eq!(run(300, 10), Err("10".to_owned()));
-        assert_eq!(run(2000, 2000), Ok(()));
+        assert_eq!(run(1500, 9000), Err("1500".to_owned()));
+        assert_eq!(run(9000, 1500), Err("1500".to_owned()));
+        assert_eq!(run(1500, 10), Err("10".to_owned()));
+        assert_eq!(run(9000, 9000), Ok(()));
     }
 }
