@@ -38,7 +38,7 @@ RSpec.describe "SmolLM2-135M-Instruct, four bits" do
     expect(completion.text).not_to include("<|im_end|>")
   end
 
-  # The weights are packed while the file's pages are let go; vocabulary, cache and code take some 25 MB.
+  # The weights are packed while the file's pages are let go; vocabulary, its tables, cache and code take some 35 MB.
   it "never takes much more memory than its file", if: File.readable?("/proc/self/status") do
     file = Dir.glob(File.join(real_path, "*.gguf")).first
     output, errors, status = run_ruby(<<~RUBY)
@@ -49,6 +49,6 @@ RSpec.describe "SmolLM2-135M-Instruct, four bits" do
       puts memory("VmHWM") - before
     RUBY
     expect(status).to be_success, errors
-    expect(output.to_i).to be < File.size(file) + (40 << 20)
+    expect(output.to_i).to be < File.size(file) + (44 << 20)
   end
 end

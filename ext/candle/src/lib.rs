@@ -56,6 +56,7 @@ static ALLOCATOR: base::runtime::allocator::Reusing = base::runtime::allocator::
 fn init(ruby: &Ruby) -> Result<(), Error> {
     let candle = ruby.define_module("Candle")?;
     base::runtime::allocator::init();
+    base::runtime::memory::on_trim(|| ALLOCATOR.clear());
     base::runtime::huge_pages::init();
     kernels::cuda_graphs::init();
     kernels::f32_tiles::init();

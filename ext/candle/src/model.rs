@@ -143,7 +143,6 @@ impl<T: Described> Slot<T> {
         let mut model = Some(model);
         gvl::leave(ruby, |_| {
             drop(model.take());
-            crate::ALLOCATOR.clear();
             memory::trim();
             self.home.settle()
         })

@@ -1,5 +1,7 @@
 //! Refusing allocations that cannot succeed, since a failed one would abort the process.
 
+use std::sync::OnceLock;
+
 use crate::{Error, Result};
 
 /// Below this size the check costs more than it protects.
@@ -74,9 +76,19 @@ fn is_obtainable(bytes: usize) -> bool {
     reserved
 }
 
-/// Gives free memory inside the allocator's heaps back to the system: for after a burst of small
-/// allocations, such as reading a vocabulary, whose holes would stay as long as the process.
+static RELEASE: OnceLock<fn()> = OnceLock::new();
+
+/// What else [`trim`] does: the process's allocator keeps buffers of its own.
+pub fn on_trim(release: fn()) {
+    let _ = RELEASE.set(release);
+}
+
+/// Gives free memory of the allocators back to the system: for after a burst of allocations, such as reading a
+/// vocabulary, whose holes would stay as long as the process.
 pub fn trim() {
+    if let Some(release) = RELEASE.get() {
+        release();
+    }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it takes the allocator's own locks, and touches free memory only.
     unsafe {

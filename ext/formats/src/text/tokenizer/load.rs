@@ -4,6 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::runtime::memory;
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::processors::template::TemplateProcessing;
@@ -20,6 +21,9 @@ use crate::{CancelToken, Error, Result};
 
 /// No tokenizer in use comes near; a larger file is not one.
 const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Reading so many tokens leaves megabytes of free memory behind.
+const LARGE_VOCABULARY: usize = 20_000;
 
 /// A `model_max_length` above this stands for "unlimited".
 const SANE_MAX_LENGTH: u64 = 1 << 30;
@@ -180,6 +184,9 @@ impl Parts {
             .with_post_processor(None::<tokenizers::PostProcessorWrapper>);
         let plain = self.unknown.is_none() && self.segmenter.is_none();
         let direct = plain.then(|| Direct::new(&self.core)).flatten();
+        if self.core.get_vocab_size(false) >= LARGE_VOCABULARY {
+            memory::trim();
+        }
         let mut tokenizer = Tokenizer {
             shared: Arc::new(Shared {
                 core: self.core,

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use serde::Deserialize;
 use tokenizers::models::bpe::BPE;
 
 use super::super::stream::character_bytes;
 use super::cuts::{cut, Step};
-use super::merging::{key, Merging, NO_TOKEN};
+use super::merges;
+use super::merging::{Merging, NO_TOKEN};
 use super::output::Output;
 use super::recent::Recent;
 use super::table::{Pairs, Words};
@@ -40,11 +40,6 @@ pub(super) struct BytePairs {
     recent: Recent,
 }
 
-#[derive(Deserialize)]
-struct Merges {
-    merges: Vec<(String, String)>,
-}
-
 /// The bytes that a token stands for, if it stands for any.
 fn bytes_of(token: &str) -> Option<Vec<u8>> {
     let table = character_bytes();
@@ -69,7 +64,7 @@ impl BytePairs {
             return None;
         }
         let mut lengths = vec![0; vocabulary.len()];
-        let mut entries = Vec::with_capacity(vocabulary.len());
+        let mut words = Words::with_capacity(vocabulary.len());
         let mut bytes = Box::new([NO_TOKEN; 256]);
         for (token, &id) in &vocabulary {
             let Some(text) = bytes_of(token) else {
@@ -79,18 +74,10 @@ impl BytePairs {
             if let [byte] = text[..] {
                 bytes[usize::from(byte)] = id;
             }
-            entries.push((text, id));
+            words.insert(&text, id)?;
         }
         let json = serde_json::to_vec(model).ok()?;
-        let Merges { merges } = serde_json::from_slice(&json).ok()?;
-        let mut pairs = Pairs::with_capacity(merges.len());
-        for ((left, right), rank) in merges.into_iter().zip(0u32..) {
-            let id = |token: &str| vocabulary.get(token).copied();
-            let merged = u64::from(id(&format!("{left}{right}"))?);
-            pairs.set(key(id(&left)?, id(&right)?), u64::from(rank) << 32 | merged);
-        }
-        let entries = entries.iter().map(|(text, id)| (text.as_slice(), *id));
-        let words = Words::new(entries)?;
+        let pairs = merges::read(&json, &vocabulary)?;
         Some(Self {
             steps,
             begins_with_space,

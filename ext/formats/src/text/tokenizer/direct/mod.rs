@@ -8,6 +8,7 @@ mod bert;
 mod byte_pairs;
 mod cuts;
 mod frame;
+mod merges;
 mod merging;
 mod output;
 pub(super) mod patterns;

@@ -75,40 +75,48 @@ const FREE: u32 = u32::MAX;
 pub(super) struct Words {
     slots: Vec<Slot>,
     bytes: Vec<u8>,
+    entries: usize,
     seed: u64,
 }
 
 impl Words {
-    /// `None` if the texts together are too long for this table.
-    pub fn new<'a>(entries: impl ExactSizeIterator<Item = (&'a [u8], u32)>) -> Option<Self> {
+    pub fn with_capacity(entries: usize) -> Self {
         let free = Slot {
             tag: 0,
             id: 0,
             start: 0,
             length: FREE,
         };
-        let mut table = Self {
-            slots: vec![free; capacity(entries.len())],
+        Self {
+            slots: vec![free; capacity(entries)],
             bytes: Vec::new(),
+            entries: 0,
             seed: *SEED,
-        };
-        for (text, id) in entries {
-            let start = u32::try_from(table.bytes.len()).ok()?;
-            let length = u32::try_from(text.len()).ok().filter(|&it| it != FREE)?;
-            let hash = hash(table.seed, text);
-            let mut at = hash as usize & (table.slots.len() - 1);
-            while table.slots[at].length != FREE {
-                at = (at + 1) & (table.slots.len() - 1);
-            }
-            table.bytes.extend_from_slice(text);
-            table.slots[at] = Slot {
-                tag: (hash >> 32) as u32,
-                id,
-                start,
-                length,
-            };
         }
-        Some(table)
+    }
+
+    /// Adds a text that is not there yet. `None` for more entries than there is room for, or if the texts together are
+    /// too long for this table.
+    pub fn insert(&mut self, text: &[u8], id: u32) -> Option<()> {
+        let start = u32::try_from(self.bytes.len()).ok()?;
+        let length = u32::try_from(text.len()).ok().filter(|&it| it != FREE)?;
+        self.entries += 1;
+        if 2 * self.entries > self.slots.len() {
+            return None;
+        }
+        let hash = hash(self.seed, text);
+        let mut at = hash as usize & (self.slots.len() - 1);
+        while self.slots[at].length != FREE {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.bytes.extend_from_slice(text);
+        self.slots[at] = Slot {
+            tag: (hash >> 32) as u32,
+            id,
+            start,
+            length,
+        };
+        Some(())
     }
 
     /// How many places there are, of which each entry has one.
@@ -220,14 +228,17 @@ mod tests {
         let texts: Vec<Vec<u8>> = (0..2000u32)
             .map(|number| format!("{}{number}", "x".repeat(number as usize % 23)).into_bytes())
             .collect();
-        let entries = texts.iter().map(Vec::as_slice).zip(0..);
-        let table = Words::new(entries.collect::<Vec<_>>().into_iter()).unwrap();
+        let mut table = Words::with_capacity(texts.len());
+        for (text, id) in texts.iter().zip(0..) {
+            table.insert(text, id).unwrap();
+        }
         for (text, id) in texts.iter().zip(0..) {
             assert_eq!(table.get(text).map(|(id, _)| id), Some(id));
             let longer = [text.as_slice(), b"y"].concat();
             assert_eq!(table.get(&longer), None);
         }
         assert_eq!(table.get(b""), None);
+        assert!((0..5000u32).any(|id| table.insert(&id.to_le_bytes(), id).is_none()));
     }
 
     #[test]

@@ -45,9 +45,10 @@ impl WordPiece {
         if ids.len() != vocabulary.len() || ids.contains(&NO_TOKEN) {
             return None;
         }
-        let entries = vocabulary.iter().map(|(text, id)| (text.as_bytes(), *id));
+        let mut words = Words::with_capacity(vocabulary.len());
         let mut tree = Tree::new(vocabulary.len());
         for (text, &id) in &vocabulary {
+            words.insert(text.as_bytes(), id)?;
             tree.add(BEGIN, text.as_bytes(), id)?;
             if let Some(rest) = text.strip_prefix(&model.continuing_subword_prefix) {
                 tree.add(REST, rest.as_bytes(), id)?;
@@ -58,7 +59,7 @@ impl WordPiece {
         Some(Self {
             ascii: (0..128).map(|code| first.fate(code)).collect(),
             characters,
-            words: Words::new(entries)?,
+            words,
             tree: tree.edges,
             unknown,
             longest: model.max_input_chars_per_word,
