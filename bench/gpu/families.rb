@@ -25,8 +25,9 @@ module GpuBench
     CHATS = /\A(llava|smolvlm|qwen2(\.5)?-vl|gemma3-vision)/
     GROUPS = { "decoders" => LOGPROB_LIMITS, "gguf-decoders" => BLOCK_LIMITS, "seq2seq" => LOGPROB_LIMITS }.freeze
     # And models of images, of which {Pictures} has seeded ones, and of speech.
-    NO_MODELS = %w[adapters colqwen2 depth_anything donut florence2 gguf-seq2seq gguf-vlms owlvit pix2struct sam
-                   segformer sentence-router-mapped sentencepiece speech trocr yolos].freeze
+    NO_MODELS = %w[adapters colqwen2 depth_anything donut florence2 gguf-seq2seq gguf-vlms grounding-dino mask2former
+                   owlvit pix2struct sam sam2 segformer sentence-router-mapped sentencepiece speech trocr
+                   yolos].freeze
     LABELS = %w[animal].freeze
     PICTURE = File.expand_path("../images/alpha.png", ROOT)
 
@@ -75,7 +76,9 @@ module GpuBench
       when /-token\z/ then with(Candle::NER, path, options) { |m| m.predict_tokens(TEXT) }
       when /reranker\z/ then with(Candle::Reranker, path, options) { |m| m.score("the fox", [TEXT, "a dog"]) }
       when /\A(splade|sparse)/ then sparse(path, options)
-      when /\Acolbert/ then with(Candle::LateInteractionModel, path, options) { |m| m.embed_document(TEXT).to_a }
+      when /\A(colbert|multi-vector)/ then with(Candle::LateInteractionModel, path, options) do |m|
+                                             m.embed_document(TEXT).to_a
+                                           end
       when /\A(clip|siglip|vit|dinov2)/, CHATS then picture(path, options)
       else with(Candle::EmbeddingModel, path, options) { |model| model.embed([TEXT, "a dog"]) }
       end

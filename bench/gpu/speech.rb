@@ -13,7 +13,7 @@ module GpuBench
     # Of texts, which are equal or not: random weights leave choices to roundings in 16 bits.
     EXACT = { f32: 0.01 }.freeze
     # Files of whisper.cpp and others, and a detector of voices.
-    NO_CHECKPOINTS = %w[originals silero].freeze
+    NO_CHECKPOINTS = %w[originals silero silero-sharp].freeze
     # Of noise, as long as a window, and the tokens that the large model writes of each.
     SECONDS = 30
     TOKENS = 112
@@ -60,14 +60,16 @@ module GpuBench
     end
 
     def writes?(name)
-      !name.match?(/classifier|embedding|clap|mixed|masked|adapter\z/)
+      !name.match?(/classifier|embedding|clap|mixed|masked|voices|frames|adapter\z/)
     end
 
     def heard(name, path, options)
       case name
       when /classifier|mixed/
         with(Candle::AudioClassifier, path, options) { |m| SOUNDS.map { |s| m.classify(s).sort_by { |e| e[:label] } } }
-      when /embedding|clap/ then with(Candle::AudioEmbeddingModel, path, options) { |model| model.embed(SOUNDS) }
+      when /embedding|clap|voices|frames/ then with(Candle::AudioEmbeddingModel, path, options) do |model|
+                                                 model.embed(SOUNDS)
+                                               end
       when /masked|adapter\z/ then with(Candle::AudioEmbeddingModel, path, options) { |model| model.embed(SOUNDS) }
       else
         with(Candle::Transcriber, path, options) { |model| model.transcribe(SOUNDS.first).token_ids.map(&:to_f) }
