@@ -67,9 +67,8 @@ module GpuBench
       case name
       when /classifier|mixed/
         with(Candle::AudioClassifier, path, options) { |m| SOUNDS.map { |s| m.classify(s).sort_by { |e| e[:label] } } }
-      when /embedding|clap|voices|frames/ then with(Candle::AudioEmbeddingModel, path, options) do |model|
-                                                 model.embed(SOUNDS)
-                                               end
+      when /embedding|clap|voices|frames/
+        with(Candle::AudioEmbeddingModel, path, options) { |model| model.embed(SOUNDS) }
       when /masked|adapter\z/ then with(Candle::AudioEmbeddingModel, path, options) { |model| model.embed(SOUNDS) }
       else
         with(Candle::Transcriber, path, options) { |model| model.transcribe(SOUNDS.first).token_ids.map(&:to_f) }
