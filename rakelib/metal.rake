@@ -29,13 +29,13 @@ namespace :metal do
     abort "the Metal kernels failed" unless Tasks::Metal::Kernels.new(device).run(whole:)
   end
 
-  desc "Run the Metal kernels on the software device, large cases, too, and see that broken ones are noticed"
+  desc "Run the Metal kernels on the software device, large cases, too, and see that all broken ones are noticed"
   task :kernels do
     kernels.call(true)
   end
 
   namespace :kernels do
-    desc "Run the Metal kernels on the software device, and see that broken ones are noticed"
+    desc "Run the Metal kernels on the software device, and see that a quarter of the broken ones are noticed"
     task :few do
       kernels.call(false)
     end

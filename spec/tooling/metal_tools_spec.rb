@@ -20,6 +20,15 @@ RSpec.describe Tasks::Metal do
       expect(described_class.map(&:subject).uniq).to match_array(Tasks::Metal::Kernels::SUBJECTS.keys)
     end
 
+    it "is run whole by as many commits as it has shares" do
+      kernels = Tasks::Metal::Kernels.new(nil, nil)
+      shares = Array.new(Tasks::Metal::Kernels::SHARES) { |number| kernels.mutants(false, commits: 71 + number) }
+      expect(shares.flatten.map(&:name)).to match_array(described_class.map(&:name))
+      expect(shares.map(&:size)).to all(be >= described_class.size / shares.size)
+      expect(kernels.mutants(true)).to eq(described_class)
+      expect(Tasks::Metal::Kernels.commits).to be > 0 if File.exist?(File.join(Tasks::Build::ROOT, ".git"))
+    end
+
     it "names its source by a text that no other has" do
       Tasks::Metal::SIGNS.each do |subject, sign|
         files = Dir[File.join(sources, "*.metal")].select { |path| File.read(path).include?(sign) }
