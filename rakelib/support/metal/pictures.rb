@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "tempfile"
 require_relative "../../../bench/gpu/pictures"
 require_relative "soft"
 require_relative "verdicts"
@@ -23,6 +24,9 @@ module Tasks
       ].freeze
       # How many a process runs.
       AT_ONCE = 6
+      # A planted bug that the comparison must notice: where, what, and what instead.
+      PLANT = ["struct NormParameters", "1.0f / sqrt(variance", "1.02f / sqrt(variance"].freeze
+      PLANTED = "seeded_pictures/dinov3_vit"
 
       # @param names [Array<String>] folders below spec/fixtures
       def initialize(soft, names: FEW)
@@ -38,13 +42,25 @@ module Tasks
         compared, missed = lines.partition { |line| line.include?(" ok ") }
         puts "pictures: #{@names.size} fixtures, #{compared.size} comparisons within their limits, #{missed.size} not",
              missed
-        parts.zip(runs).map { |part, run| sound?("pictures: #{part.join(" ")}", run) }.all?
+        parts.zip(runs).map { |part, run| sound?("pictures: #{part.join(" ")}", run) }.push(noticed?).all?
       end
 
       private
 
-      def one(names)
-        @soft.run("bundle", "exec", "ruby", "-I", Soft::LIBRARY, "-I", "lib", PROGRAM, *names)
+      def one(names, **settings)
+        @soft.run("bundle", "exec", "ruby", "-I", Soft::LIBRARY, "-I", "lib", PROGRAM, *names, **settings)
+      end
+
+      # Norms that are a fiftieth too large, in every type.
+      def noticed?
+        Tempfile.create("plant") do |file|
+          within, from, to = PLANT
+          file.write("#{within}\n#{from}\n=====\n#{to}\n")
+          file.close
+          found = one([PLANTED], plant: file.path).output.lines.grep(/^pictures .* MISS /).any?
+          puts "#{found ? "noticed" : "NOT NOTICED"}: pictures: norms that are a fiftieth too large"
+          found
+        end
       end
     end
   end
