@@ -16,16 +16,30 @@ module Candle
     CASED = "[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]*[#{SMALL}]+#{CONTRACTIONS}?|" \
             "[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]+[#{SMALL}]*#{CONTRACTIONS}?|\\p{N}{1,3}|" \
             " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+".freeze
+    # Mistral's, without contractions.
+    TEKKEN = "[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]*[#{SMALL}]+|[^\\r\\n\\p{L}\\p{N}]?[#{LARGE}]+[#{SMALL}]*|\\p{N}|" \
+             " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+".freeze
+    # Seed's, and what DeepSeek 3 cuts with after numbers and Chinese and Japanese characters.
+    SEED = "#{CONTRACTIONS}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|" \
+           "\\s+(?!\\S)|\\s+".freeze
+    DEEPSEEK = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|" \
+               " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    # Tiktoken's words.
+    CL100K = "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|" \
+             "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
     # The names of pre-tokenizers by the patterns that they cut with.
     PRE = {
       [] => "gpt-2", [GPT2] => "gpt-2",
       [format(WORDS, "\\p{N}{1,3}")] => "llama-bpe", [format(WORDS, "\\p{N}")] => "qwen2",
       ["\\p{N}"] => "smollm", ["\\p{N}", GPT2] => "smollm",
+      [TEKKEN] => "tekken", [SEED] => "seed-coder", [CL100K] => "dbrx",
+      ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK] => "deepseek-v3",
       [CASED] => "gpt-4o", ["Punctuation", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"] => "falcon"
     }.freeze
     ROLES = { "bos_token" => "bos_token_id", "eos_token" => "eos_token_id", "unk_token" => "unknown_token_id",
               "pad_token" => "padding_token_id" }.freeze
-    private_constant :KINDS, :CONTRACTIONS, :GPT2, :WORDS, :LARGE, :SMALL, :CASED, :PRE, :ROLES
+    private_constant :KINDS, :CONTRACTIONS, :GPT2, :WORDS, :LARGE, :SMALL, :CASED, :PRE, :ROLES,
+                     :TEKKEN, :SEED, :DEEPSEEK, :CL100K
 
     def initialize(tokenizer, settings, config, size:, file:, template:)
       unless tokenizer
@@ -292,7 +306,8 @@ module Candle
         else step["type"]
         end
       end
-      PRE.fetch(patterns) do
+      # Some files have the ends of lines themselves in patterns.
+      PRE.fetch(patterns.map { |pattern| pattern.gsub("\r", "\\r").gsub("\n", "\\n") }) do
         raise UnsupportedModelError, "#{@file}: GGUF files have no name for a pre-tokenizer that cuts by " \
                                      "#{patterns.inspect}"
       end
