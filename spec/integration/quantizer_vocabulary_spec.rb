@@ -22,7 +22,8 @@ RSpec.describe Candle::GgufVocabulary do
     # With the ends of lines themselves.
     "deepseek-v3" => ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
                       "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" \
-                      "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"],
+                      "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|" \
+                      "\\s+(?!\\S)|\\s+"],
     "llama-bpe" => ["#{short}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|#{rest}"]
   }
   merges = [%w[1 2], %w[12 3], %w[123 4], %w[x '], %w[' s], %w[A b], %w[Ab C], %w[Ċ Ċ], %w[! a], %w[Ġ Ġ], %w[! Ċ],
