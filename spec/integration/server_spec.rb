@@ -20,7 +20,7 @@ RSpec.describe "red-candle serve" do
     socket
   end
 
-  def eventually(seconds = 5)
+  def eventually(seconds = 20)
     stop = now + seconds
     sleep 0.05 until yield || now > stop
     expect(yield).to be(true)

@@ -38,8 +38,9 @@ RSpec.describe WrittenFiles do
 
   it "names the files that another model would be" do
     other = File.join(described_class::DECODERS, "llama")
-    found = problems(reader.new(other), models: %w[llama granite], types: %w[q8_0])
-    expect(found).to match([/\Agranite as f32: a log probability differs/, /\Allama of 256 columns as q8_0: /])
+    found = problems(reader.new(other), models: %w[llama granite], seeded: %w[olmo], types: %w[q8_0])
+    expect(found).to match([/\Agranite as f32: a log probability differs/, /\Aolmo as f32: a log probability differs/,
+                            /\Allama of 256 columns as q8_0: /])
   end
 
   it "knows all models by their folders" do

@@ -37,8 +37,9 @@ class HostileArguments
   # What has no instances worth attacking: results and errors, those that read the command line, serve, log or go to the
   # hub, settings of the whole process, parts of a generation that only the model makes, and those that write
   # checkpoints, whose sources the kind "quantized" damages.
-  OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufKeys GgufLayout
-                     GgufMix GgufVocabulary GgufWriter ImportanceMatrix IndexDocuments IndexJournal TermIndex
+  OTHER_CLASSES = %i[AnswerReader AnswerRun CLI Completion DenseWriter EitherKeys GgufConfig GgufExperts GgufKeys
+                     GgufLayout GgufMix GgufRope GgufVocabulary GgufWindows GgufWriter
+                     ImportanceMatrix IndexDocuments IndexJournal TermIndex
                      HarmonySplitter Instructions LiteralContent LogSubscriber LoggingConfiguration MarkedText
                      ModelRegistry ModelsLock ModuleInputs Progress Quantizer Railtie Reasoning ReasoningFormat
                      ReasoningSplitter Server Transcription Worker].freeze

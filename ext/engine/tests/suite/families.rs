@@ -350,3 +350,20 @@ fn types_that_are_not_supported_yet_are_refused_with_the_reason() {
     // Of a type without a reason of its own, too, texts alone are told.
     assert!(refusal("aria", of_images).contains("Its texts run as a language model. "));
 }
+
+#[test]
+fn numbers_of_experts_may_be_listed_for_each_layer() {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec/fixtures/seeded/hunyuan_v1_moe");
+    let raw = RawConfig::read(&folder.join("config.json")).unwrap();
+    let experts = |values: Value| {
+        let blueprint = decoder::Blueprint::from_config(&raw.clone().with(values))?;
+        Ok::<_, Error>(format!("{:?}", blueprint.config.experts))
+    };
+    let layers = raw.usize("num_hidden_layers").unwrap();
+    let listed = json!({"moe_topk": vec![2; layers], "num_experts": vec![5; layers]});
+    assert_eq!(experts(listed).unwrap(), experts(json!({})).unwrap());
+    for wrong in [json!({"moe_topk": [2, 3]}), json!({"moe_topk": []})] {
+        assert!(matches!(experts(wrong), Err(Error::UnsupportedModel(_))));
+    }
+}
