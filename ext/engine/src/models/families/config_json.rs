@@ -257,6 +257,24 @@ pub fn rotated(mut config: DecoderConfig, interval: usize, given: Vec<bool>) -> 
     config
 }
 
+/// With one number under each key, where the file gives one for each layer; all of a key must be the same.
+pub fn with_single_numbers(raw: &RawConfig, keys: &[&str]) -> Result<RawConfig> {
+    let mut single = raw.clone();
+    for &key in keys {
+        if !raw.get(key).is_some_and(serde_json::Value::is_array) {
+            continue;
+        }
+        let numbers = raw.opt_integers(key)?.unwrap_or_default();
+        let same = |first: &&i64| numbers.iter().all(|number| number == *first);
+        let Some(first) = numbers.first().filter(same) else {
+            let reason = format!("{key} that differs from layer to layer is not supported");
+            return Err(Error::unsupported(raw.file(), reason));
+        };
+        single = single.with(json!({ (key): first }));
+    }
+    Ok(single)
+}
+
 /// Experts in every layer, or in those that the file says.
 pub fn experts(
     raw: &RawConfig,
